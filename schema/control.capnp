@@ -462,6 +462,7 @@ struct SnapshotCopied {  # server -> coordinator: the answer
   code @4 :UInt16;  # ErrorCode, if not ok
   message @5 :Text;
   view @6 :UInt32;
+  unreadable @7 :Bool;  # the part itself is: its server cannot read what it has written
 }
 
 struct CopyParts {  # coordinator -> server: of the large parts of what ranks of this job keep, have copies of these alone

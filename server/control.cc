@@ -161,6 +161,7 @@ void Control::on(const Diagnose& m) {
 
 void Control::on(const ServerBook& m) {
   if (parts_.copy_port) parts_.copy_port->admit(m);
+  jobs_.on(m);
 }
 
 ControlMessage Control::hello_message() {
@@ -198,8 +199,9 @@ Heartbeat Control::heartbeat_message() {
 
 void Control::check_drain(std::uint64_t now) {
   if (!draining_.load(std::memory_order_acquire) || drained()) return;
-  if (drain_ms_ == 0) {
-    drain_ms_ = now;
+  if (drain_ms_ == 0) drain_ms_ = now;
+  if (now >= drain_due_ms_) {  // again: either message may be lost with a connection
+    drain_due_ms_ = now + kDrainAgainMs;
     send(DrainRequest{incarnation_});
   }
   // The coordinator says when nothing is wanted of this server any more: memory may have the only copy of a state until

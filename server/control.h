@@ -53,6 +53,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   // A stopping server without any job's state in memory waits this long for the coordinator's permission before it ends
   // anyway.
   static constexpr std::uint64_t kDrainAloneMs = 1000;
+  static constexpr std::uint64_t kDrainAgainMs = 5000;  // without an answer
 
   // own_coordinator: the endpoint of the coordinator in this process; "": there is none. store may be null; it must
   // outlive this object.
@@ -155,8 +156,8 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   // The control thread's.
   std::unique_ptr<CoordinatorLink> link_;
   ControlJobs jobs_;
-  std::uint64_t drain_ms_ = 0;
-  const bool coordinates_;  // a coordinator may be in this process
+  std::uint64_t drain_ms_ = 0, drain_due_ms_ = 0;  // first; next
+  const bool coordinates_;                         // a coordinator may be in this process
 
   mutable std::mutex status_mutex_;  // guards published_
   ControlStatus published_;

@@ -9,8 +9,8 @@
 //   SnapshotCommit  older snapshots go
 //   CopySnapshot    a part of a snapshot is read from another server into the store (server/copies/snapshot_fetches.h)
 //                   -> SnapshotCopied, when it is durable
-//   JobRecordCopy   a copy of the record is saved (server/record_copies.h): before a view opens, and older snapshots go
-//   CopyParts       large parts of what ranks keep are copied into the store (server/part_copies.h)
+//   JobRecordCopy   a copy of the record is saved (server/copies/record_copies.h): before a view opens, and older snapshots go
+//   CopyParts       large parts of what ranks keep are copied into the store (server/copies/part_copies.h)
 //   RoundDecision   to the lanes; their facts of rounds went the other way
 //   TraceRounds     the lanes record those rounds (server/job_trace.h) -> TracePart, when they are over
 //   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. (The state also
@@ -38,12 +38,12 @@
 #include "common/config/config.h"
 #include "common/daemon/log.h"
 #include "common/wire/messages.h"
+#include "server/copies/part_copies.h"
+#include "server/copies/record_copies.h"
 #include "server/copies/snapshot_fetches.h"
 #include "server/job_trace.h"
 #include "server/kept_views.h"
 #include "server/lane/lane_commands.h"
-#include "server/part_copies.h"
-#include "server/record_copies.h"
 #include "server/server_job.h"
 #include "server/snapshot_loads.h"
 #include "server/snapshot_writes.h"
@@ -91,6 +91,7 @@ class ControlJobs {
   void on(const SnapshotCommit& m);
   void on(const CopySnapshot& m) { fetches_.on(m); }
   void on(const DealChunks& m) { fetches_.on(m); }
+  void on(const ServerBook& m) { fetches_.on(m); }
   void on(const JobRecordCopy& m) { copies_.save(m); }
   void on(const WantRecord& m) { copies_.answer(m); }
   void on(const CopyParts& m) { part_copies_.on(m); }

@@ -110,6 +110,7 @@ Status Server::start_parts() {
     parts.control = control_.get();
     parts.coordinator = coordinator_.get();
     parts.snapshotter = snapshotter_.get();
+    parts.fetcher = copy_fetcher_.get();
     register_metrics(metrics_, parts);
     metrics_.identify(config_.security.insecure);
     AdminHttp::Handlers handlers;
@@ -122,6 +123,7 @@ Status Server::start_parts() {
     };
     if (coordinator_) {
       handlers.page = [coordinator = coordinator_.get()](const std::string& nonce) {
+        if (!coordinator->holds()) return standby_page(coordinator->not_here().message, nonce);
         return coordinator_page(coordinator_json(*coordinator), nonce);
       };
       handlers.order = [this](const std::string& path, const std::string* body) -> std::optional<AdminHttp::Answer> {

@@ -187,6 +187,12 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
   if (const Snapshotter* snapshotter = parts.snapshotter) {
     metrics.gauge("tributary_server_snapshot_waiting_chunks", "Captured chunks that wait for the snapshot writer.", {},
                   [snapshotter] { return static_cast<double>(snapshotter->waiting_chunks()); });
+    metrics.counter("tributary_server_snapshot_bytes_total", "Bytes of snapshots that this server has written.", {},
+                    [snapshotter] { return static_cast<double>(snapshotter->written() - snapshotter->moved()); });
+  }
+  if (const CopyFetcher* fetcher = parts.fetcher) {
+    metrics.counter("tributary_server_copied_bytes_total", "Bytes of other servers' snapshots that this one has read.",
+                    {}, [fetcher] { return static_cast<double>(fetcher->moved()); });
   }
   if (parts.coordinator) register_metrics(metrics, *parts.coordinator);
 }

@@ -9,6 +9,7 @@
 #include "common/daemon/metrics.h"
 #include "server/control.h"
 #include "server/coordinator/coordinator.h"
+#include "server/copies/copy_fetcher.h"
 #include "server/lane/lane_gauges.h"
 #include "server/store/snapshotter.h"
 
@@ -22,6 +23,7 @@ struct ServerParts {
   const Control* control = nullptr;
   const Coordinator* coordinator = nullptr;  // on server 0
   const Snapshotter* snapshotter = nullptr;  // null without a store
+  const CopyFetcher* fetcher = nullptr;      // null without a store, or without a port for copies
 };
 
 // Job ids and incarnations are strings of digits: they have 64 bits, and not every JSON reader has.

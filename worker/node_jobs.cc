@@ -256,14 +256,21 @@ void NodeJobs::tick(std::uint64_t now_ms) {
   context_.parameters.tick(now_ms);
   context_.held.tick(now_ms);
   context_.answers.tick(now_ms);
+  if (draining_ && !drain_done_ && now_ms >= drain_due_ms_) ask_to_drain(now_ms);
   erase_finished();
 }
 
 void NodeJobs::drain(std::uint64_t now_ms) {
   if (std::exchange(draining_, true)) return;
-  context_.coordinator.send(DrainRequest{context_.options.incarnation});
+  ask_to_drain(now_ms);
   for (AttachedJob& job : jobs_) job.drain({ErrorCode::kUnavailable, kStopping}, now_ms);
   erase_finished();
+}
+
+// Either message may be lost with a connection.
+void NodeJobs::ask_to_drain(std::uint64_t now_ms) {
+  drain_due_ms_ = now_ms + kDrainAgainMs;
+  context_.coordinator.send(DrainRequest{context_.options.incarnation});
 }
 
 bool NodeJobs::drained() const {

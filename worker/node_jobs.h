@@ -26,7 +26,8 @@ std::vector<JobProgress> progress_of(const std::vector<NodeJobSummary>& summarie
 class NodeJobs {
  public:
   static constexpr std::size_t kMaxJobs = 64;
-  static constexpr std::uint64_t kRefusalMs = 60'000;  // before the log has the same refusal once more
+  static constexpr std::uint64_t kRefusalMs = 60'000;    // before the log has the same refusal once more
+  static constexpr std::uint64_t kDrainAgainMs = 5'000;  // a question that is not answered is asked again
 
   NodeJobs(NodeJobsOptions options, TrainerPort& trainers, CoordinatorPort& coordinator, LanePort& lanes, Logger logger)
       : context_{std::move(options), trainers, coordinator, lanes, std::move(logger)} {}
@@ -74,6 +75,7 @@ class NodeJobs {
   AttachedJob* job_of(const auto& message);        // whose view it names; null: none
   Status admit(const AttachedJob* job, const AttachRequest& request, const JobConfig& config) const;
   void erase_finished();
+  void ask_to_drain(std::uint64_t now_ms);
 
   void on(const JobWelcome& m, std::uint64_t now_ms);
   void on(const SnapshotCommit& m, std::uint64_t now_ms);
@@ -91,6 +93,7 @@ class NodeJobs {
   std::uint64_t refusal_ms_ = 0;
   bool draining_ = false;
   bool drain_done_ = false;
+  std::uint64_t drain_due_ms_ = 0;
   bool gave_large_ = false;  // ranks gave large parts: the coordinator, which takes its time, may still ask for them
 };
 

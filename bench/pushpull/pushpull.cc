@@ -131,8 +131,9 @@ Measurement pushpull() {
     command.add_flag("--security", a.security,
                      "what keys cost: clusters with plain payloads, and without keys, take turns with one whose "
                      "connections are encrypted");
-    command.add_flag("--durability", a.durability,
-                     "compare what surviving costs: with snapshots and what nodes keep, and without");
+    command.add_flag(
+        "--durability", a.durability,
+        "compare what surviving costs: with snapshots and what nodes keep, with copies of snapshots, and without");
     command.add_option("--redo-mb", a.options.recovery.redo_mb, "with --durability: memory of a node")
         ->capture_default_str();
   };
@@ -156,9 +157,11 @@ Fields: gb_per_s_each_way (fp32 gradient bytes of all nodes per second, 1e9 byte
   memory {server_bytes, formula_bytes, ratio} (after every slice, the most; docs/bounds.md), digest (equal on all nodes: checked)
 --durability: ranks write their gradients in every round, as trainers do (a node's only rank, with fp32, to where it is kept). Slices
   begin when rings have been gone round once and the first snapshots are written. Give more --slices if the machine is noisy.
-  Fields: off, redo {gb_per_s_each_way, ratio_to_off (median over slices, which take turns), rounds_per_s,
-  cpu_seconds_per_gb, kept_rounds (that nodes have room for), snapshot_bytes (of the newest, all servers),
-  newest_snapshot (its round)}. Refused where nothing would be kept: 16 rounds of the model must fit --redo-mb)",
+  Fields: off, redo, and with two servers or more copies (each part of a snapshot on two of them)
+  {gb_per_s_each_way, ratio_to_off (median over slices, which take turns), rounds_per_s, cpu_seconds_per_gb,
+  kept_rounds (that nodes have room for), snapshot_bytes (of the newest, all servers), newest_snapshot (its round),
+  snapshots (written since the slices began), copied_bytes (of these, from server to server), cpu_seconds_a_snapshot
+  (of all servers, beyond what the rounds took without snapshots)}. Refused where nothing would be kept: 16 rounds of the model must fit --redo-mb)",
       .add = measures<Arguments>(add, [](Arguments& a, MeasurementRun& run) {
         if (a.security) a.options.secure = PayloadSecurity::kEncrypt;
         begin_exchange(a.options, run);

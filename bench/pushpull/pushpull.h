@@ -42,7 +42,8 @@ struct PushPullOptions {
   std::string program;                                // this program, for the echo server
   std::optional<RankDevice> device;                   // of all ranks (bench/gpu/gpu_pipeline.h)
   std::string worker_toml;                            // sections to add to the workers' configuration
-  RecoveryConfig recovery;                            // counts with a store
+  RecoveryConfig recovery;                            // counts with a store, as this:
+  SnapshotConfig snapshot = {.copies = 1};            // as on one machine
   bool ranks_write = false;                           // their gradients, in every round, as trainers do
   std::function<void(const std::string&)> tell = {};  // prints progress; may be null
 };
@@ -51,11 +52,11 @@ struct PushPullOptions {
 // `tributary bench pushpull --help` explains the object's fields. Thread: the main one, because it starts daemons.
 Result<nlohmann::ordered_json> run_pushpull(const PushPullOptions& options);
 
-// Measures the cost of survival: two clusters of the same kind, whose slices take turns. off: a store, and nothing is
-// written; redo: snapshots, and nodes keep their pushes. After its slice a cluster finishes its writes before the other
-// one's slice begins, and the first cluster changes from slice to slice. kInvalidArgument: the model is so large that
-// nothing would be kept. kUnavailable: no slice had a snapshot with "redo", or a process ended. kTimeout: a snapshot
-// does not end.
+// Measures the cost of survival: clusters of the same kind, whose slices take turns. off: a store, and nothing is
+// written; redo: snapshots, and nodes keep their pushes; copies, with two servers or more: each part of a snapshot on
+// two of them, too. After its slice a cluster finishes its writes and copies before the next one's slice begins, and
+// the first cluster changes from slice to slice. kInvalidArgument: the model is so large that nothing would be kept.
+// kUnavailable: no slice had a snapshot, or a process ended. kTimeout: a snapshot does not end.
 Result<nlohmann::ordered_json> run_durability(const PushPullOptions& options);
 
 // The common part of pushpull and gpu-pipeline: their options, and the preparation of either.

@@ -43,23 +43,47 @@ Result<std::uint32_t> some_kept_rounds(const PushPullOptions& options, const Pus
                                                std::to_string(smaller.model_bytes));
 }
 
+struct Survivor {
+  const char* name;
+  std::uint32_t copies;  // of each part of a snapshot; 0: no snapshots
+  std::unique_ptr<PushPullSetup> setup = {};
+  std::uint32_t kept_rounds = 0;
+  PushPullBenchmark::Kept first = {}, written = {};  // before and after the slices
+};
+
+// Returns what a snapshot cost all servers beyond the rounds, while the slices ran.
+Json cost_of_snapshots(const Survivor& off, const Survivor& on) {
+  const auto between = [](const Survivor& variant, auto member) {
+    return static_cast<double>(variant.written.*member) - static_cast<double>(variant.first.*member);
+  };
+  using Kept = PushPullBenchmark::Kept;
+  const double cpu_a_round = between(off, &Kept::server_cpu_seconds) / std::max(between(off, &Kept::rounds), 1.0);
+  const double extra = between(on, &Kept::server_cpu_seconds) - cpu_a_round * between(on, &Kept::rounds);
+  const double size = std::max(static_cast<double>(on.written.snapshot_bytes), 1.0);
+  const double snapshots = between(on, &Kept::written_bytes) / size;
+  return {{"snapshots", snapshots},
+          {"copied_bytes", between(on, &Kept::copied_bytes)},
+          {"cpu_seconds_a_snapshot", extra / std::max(snapshots, 1.0)}};
+}
+
 }  // namespace
 
 Result<Json> run_durability(const PushPullOptions& options) {
-  struct Variant {
-    const char* name;
-    std::unique_ptr<PushPullSetup> setup;
-    std::uint32_t kept_rounds = 0;
-    PushPullBenchmark::Kept written = {};
-    std::uint64_t first_snapshot = 0;  // the newest before the slices
-  };
-  Variant variants[2] = {{"off", {}}, {"redo", {}}};
-  for (Variant& variant : variants) {
+  std::vector<Survivor> variants;
+  variants.push_back({.name = "off", .copies = 0});
+  variants.push_back({.name = "redo", .copies = 1});
+  if (options.servers > 1) variants.push_back({.name = "copies", .copies = 2});
+  for (Survivor& variant : variants) {
     PushPullOptions one = options;
     one.store = true;
     one.ceiling = false;
     one.ranks_write = true;
-    if (&variant == &variants[0]) one.recovery.redo_mb = 0;
+    if (variant.copies == 0) {
+      one.recovery.redo_mb = 0;
+      one.snapshot = kNoSnapshots;
+    } else {
+      one.snapshot.copies = variant.copies;
+    }
     auto setup = PushPullSetup::start(one);
     if (!setup) return tl::unexpected(setup.error());
     variant.setup = std::move(*setup);
@@ -71,34 +95,34 @@ Result<Json> run_durability(const PushPullOptions& options) {
   }
   // A ring allocates memory in its first turn, and snapshots with the first one: once in the life of a job, so this is
   // no cost of a round. (And the pace, which slices make jump, decides which round is captured.)
-  for (Variant& variant : variants) {
+  for (Survivor& variant : variants) {
     PushPullBenchmark& benchmark = variant.setup->benchmark();
     const std::uint64_t rounds = variants[1].kept_rounds + PushPullBenchmark::kWarmRounds;
     if (auto ok = benchmark.warm_up(rounds); !ok) return tl::unexpected(ok.error());
     const auto written = benchmark.written();
     if (!written) return tl::unexpected(written.error());
-    variant.first_snapshot = written->newest_snapshot;
+    variant.first = *written;
   }
   ToldProgress progress(options.tell, "slices");
   for (std::uint32_t i = 0; i < options.slices; ++i) {
     progress.reached(i, options.slices);
-    for (std::size_t turn = 0; turn < std::size(variants); ++turn) {
+    for (std::size_t turn = 0; turn < variants.size(); ++turn) {
       // The first variant of one slice is the last in the next: none always follows the same one.
-      Variant& variant = variants[(i + turn) % std::size(variants)];
+      Survivor& variant = variants[(i + turn) % variants.size()];
       if (auto ok = variant.setup->benchmark().slice(); !ok) return tl::unexpected(ok.error());
       const auto written = variant.setup->benchmark().written();
       if (!written) return tl::unexpected(written.error());
       variant.written = *written;
     }
   }
-  // The cost is of snapshots as much as of copies.
-  if (variants[1].written.newest_snapshot == variants[1].first_snapshot) {
+  // The cost is of snapshots as much as of what nodes keep.
+  if (variants[1].written.newest_snapshot == variants[1].first.newest_snapshot) {
     return fail(ErrorCode::kUnavailable,
                 "no slice had a snapshot, so this says nothing of what they cost; give more --seconds");
   }
   Json result;
   const std::vector<double> off = variants[0].setup->benchmark().slices();
-  for (Variant& variant : variants) {
+  for (Survivor& variant : variants) {
     std::vector<double> ratios;
     const std::vector<double> slices = variant.setup->benchmark().slices();
     for (std::size_t i = 0; i < slices.size(); ++i) ratios.push_back(slices[i] / off[i]);
@@ -112,11 +136,12 @@ Result<Json> run_durability(const PushPullOptions& options) {
     entry["kept_rounds"] = variant.kept_rounds;
     entry["snapshot_bytes"] = variant.written.snapshot_bytes;
     entry["newest_snapshot"] = variant.written.newest_snapshot;
+    if (variant.copies > 0) entry.update(cost_of_snapshots(variants[0], variant));
     for (const char* key :
          {"servers", "nodes", "ranks_per_node", "model_bytes", "optimizer", "transport", "chunk_bytes"})
       result[key] = measured->at(key);
   }
-  for (Variant& variant : variants) {
+  for (Survivor& variant : variants) {
     if (auto ok = variant.setup->stop(); !ok) return tl::unexpected(ok.error());
   }
   return result;

@@ -24,7 +24,7 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 bool takes_snapshots(const PushPullOptions& options) {
-  return options.store && options.recovery.redo_mb != 0;
+  return options.store && (options.snapshot.every_s != 0 || options.snapshot.every_rounds != 0);
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ JobConfig pushpull_job(const PushPullOptions& options) {
   job.optimizer = default_optimizer(options.optimizer);
   job.optimizer.lr = 1e-3;
   job.recovery = options.recovery;
-  if (!takes_snapshots(options)) job.snapshot = {.every_s = 0, .every_rounds = 0};
+  job.snapshot = takes_snapshots(options) ? options.snapshot : kNoSnapshots;
   return job;
 }
 
@@ -216,6 +216,7 @@ Ranks::Healthy PushPullBenchmark::healthy() {
 
 Result<PushPullBenchmark::Kept> PushPullBenchmark::kept() {
   Kept kept;
+  kept.rounds = ranks_.rounds();
   for (Daemon& server : cluster_.servers()) {
     const auto text = http_get(server.admin, "/status", kScrapeTimeout);
     if (!text) return tl::unexpected(text.error());
@@ -227,6 +228,14 @@ Result<PushPullBenchmark::Kept> PushPullBenchmark::kept() {
     kept.busy = kept.busy || (snapshot.at("pending").is_number() && snapshot.at("pending") <= job.at("min_version"));
     kept.snapshot_bytes += snapshot.at("bytes").get<std::uint64_t>();
     if (snapshot.at("durable").is_number()) kept.newest_snapshot = snapshot.at("durable").get<std::uint64_t>();
+    if (const auto coordinator = status.find("coordinator"); coordinator != status.end() && coordinator->is_object()) {
+      for (const Json& one : coordinator->at("jobs")) kept.busy = kept.busy || one.at("not_copied") != "";
+    }
+    const auto metrics = http_get(server.admin, "/metrics", kScrapeTimeout);
+    if (!metrics) return tl::unexpected(metrics.error());
+    kept.written_bytes += metric(*metrics, "tributary_server_snapshot_bytes_total");
+    kept.copied_bytes += metric(*metrics, "tributary_server_copied_bytes_total");
+    kept.server_cpu_seconds += server.process.usage().cpu_seconds;
   }
   return kept;
 }

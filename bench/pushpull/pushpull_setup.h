@@ -16,6 +16,8 @@
 
 namespace tributary::bench {
 
+inline constexpr SnapshotConfig kNoSnapshots{.every_s = 0, .every_rounds = 0};
+
 JobConfig pushpull_job(const PushPullOptions& options);
 
 // Measures in slices, between which all ranks are paused.
@@ -25,9 +27,12 @@ class PushPullBenchmark {
 
   // The servers' state on disk.
   struct Kept {
-    bool busy = false;  // there is more to write
-    std::uint64_t snapshot_bytes = 0;
-    std::uint64_t newest_snapshot = 0;  // its round; 0: none yet
+    bool busy = false;                               // there is more to write
+    std::uint64_t snapshot_bytes = 0;                // of the newest
+    std::uint64_t newest_snapshot = 0;               // its round; 0: none yet
+    double written_bytes = 0.0, copied_bytes = 0.0;  // of all snapshots so far
+    double server_cpu_seconds = 0.0;                 // so far
+    std::uint64_t rounds = 0;                        // so far
   };
 
   // The ranks attach at once. options and cluster must outlive this object.
@@ -38,7 +43,7 @@ class PushPullBenchmark {
   Status warm_up(std::uint64_t rounds);
   Status slice();
   Status ceiling();
-  // Waits until the servers have nothing more to write. kTimeout: they do not come to an end.
+  // Waits until the servers have nothing more to write or to copy. kTimeout: they do not come to an end.
   Result<Kept> written();
   // Ends the job, and does the checks of run_pushpull().
   Result<nlohmann::ordered_json> finish();

@@ -3,7 +3,7 @@
 //
 // A daemon stays where its hello was answered until that coordinator is silent for too long, or has gone elsewhere. Then
 // the daemon tries one after the other. A server never obeys a coordinator of a lower term than one that it has obeyed.
-// (No coordinator begins anything without all servers, so workers need not care.)
+// (Two coordinators cannot both open a view of a job, so workers need not care.)
 #pragma once
 
 #include <algorithm>

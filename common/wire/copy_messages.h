@@ -65,6 +65,7 @@ struct SnapshotCopied {
   bool ok = true;
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
+  bool unreadable = false;
 
   static constexpr auto kWire = TRIB_WIRE(SnapshotCopied);
   static void fields(auto& m, auto&& field) {
@@ -75,6 +76,7 @@ struct SnapshotCopied {
     field(m.ok, TRIB_WIRE(Ok));
     field(m.code, TRIB_WIRE(Code));
     field(m.message, TRIB_WIRE(Message), CutAt{});
+    field(m.unreadable, TRIB_WIRE(Unreadable));
   }
 };
 // Server -> server: of your snapshot of this round, the chunk at this place among its chunks.

@@ -16,6 +16,7 @@ CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<
     if (!config) {
       output.log("job record " + std::to_string(record.job.value) + " is left aside: " + config.error().message,
                  LogLevel::kError);
+      aside_.insert(record.job);
       continue;
     }
     // If two records have one name, the one with progress or the higher view counts until the other one is dropped.
@@ -46,6 +47,7 @@ void CoordinatorCore::drop_unnamed_parts() {
     for (const JobId id : job.ids()) named.erase(id);
     if (job.idle() && job.record().job.value != 0) named[job.record().job] = large_parts_of(job.record().rank_states);
   }
+  for (const JobId job : aside_) named.erase(job);
   for (const auto& [job, parts] : named) {
     if (!context_.checkpoints.restores(job)) context_.parts.keep_only(job, parts);
   }

@@ -157,6 +157,7 @@ class CoordinatorCore : private CheckpointJobs {
   Diagnoses diagnoses_{context_};
   bool adopting_ = false;            // ordered
   std::uint64_t copies_due_ms_ = 0;  // what servers lack is sent, and what could not be adopted is tried again
+  std::set<JobId> aside_;            // their records are of another version of the program, which may come back
   std::map<std::string, CoordinatedJob> jobs_;  // by name
 };
 

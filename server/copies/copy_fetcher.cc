@@ -109,6 +109,10 @@ void CopyFetcher::hurry(const std::shared_ptr<Fetch>& fetch) {
   if (!fetch->begun) order(awaited_, fetch);
 }
 
+void CopyFetcher::withdraw(const std::shared_ptr<Fetch>& fetch) {
+  if (!fetch->begun.exchange(true)) end(fetch, fail(ErrorCode::kStopped, "nobody wants it any more"));
+}
+
 void CopyFetcher::order(OrderThread& thread, const std::shared_ptr<Fetch>& fetch) {
   const auto work = [this, fetch, &thread]() -> Status {
     if (fetch->begun.exchange(true)) return {};
@@ -191,7 +195,10 @@ Status CopyFetcher::read(Fetch& fetch, OrderThread& thread) {
       continue;
     }
     Result<std::optional<ChunkReader::Arrived>> arrived = reader.next();
-    if (!arrived) return tl::unexpected(arrived.error());
+    if (!arrived) {
+      fetch.unreadable = arrived.error().code == ErrorCode::kStore;
+      return tl::unexpected(arrived.error());
+    }
     if (!*arrived) continue;
     if (const Status taken = take((*arrived)->head, std::move((*arrived)->chunk)); !taken) return taken;
   }

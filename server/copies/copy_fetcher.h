@@ -44,6 +44,7 @@ class CopyFetcher final : public FetchOrders {
   void hurry(const std::shared_ptr<Fetch>& fetch) override;
   // Gives up what is under way and joins the threads. REQUIRES: the control thread has ended. Idempotent.
   void stop();
+  void withdraw(const std::shared_ptr<Fetch>& fetch) override;
   std::uint64_t moved() const { return moved_.load(std::memory_order_relaxed); }  // bytes so far, of all
   std::uint64_t dealt() const override { return dealt_.load(std::memory_order_relaxed); }
 

@@ -16,11 +16,12 @@ std::string in_words(const CopySnapshot& m) {
 SnapshotFetches::SnapshotFetches(const Store* store, ShardIndex own, Logger logger, Send send, Ended ended)
     : store_(store), own_(own), logger_(std::move(logger)), send_(std::move(send)), ended_(std::move(ended)) {}
 
-void SnapshotFetches::reply(const CopySnapshot& m, const Status& status) const {
+void SnapshotFetches::reply(const CopySnapshot& m, const Status& status, bool unreadable) const {
   SnapshotCopied done{m.job, m.round, m.shard, m.view, status.has_value()};
   if (!status) {
     done.code = status.error().code;
     done.message = status.error().message;
+    done.unreadable = unreadable;
   }
   send_(std::move(done));
 }
@@ -44,7 +45,7 @@ void SnapshotFetches::fetch(const CopySnapshot& m, Done done) {
   for (const auto& [other, it] : under_way_) {
     if (it.order && it.order->job == m.job && it.order->shard == m.shard && it.order->round < m.round &&
         it.waits.empty()) {
-      it.fetch->wanted = false;
+      unwant(it);
     }
   }
   const Key key{m.job, m.round, m.shard};
@@ -63,6 +64,21 @@ void SnapshotFetches::fetch(const CopySnapshot& m, Done done) {
   it.fetch->from = m.from;
   it.fetch->paced = m.paced;
   orders_->fetch(it.fetch, ends(key));
+}
+
+void SnapshotFetches::unwant(const UnderWay& it) const {
+  it.fetch->wanted = false;
+  orders_->withdraw(it.fetch);
+}
+
+void SnapshotFetches::on(const ServerBook& m) {
+  for (const auto& [key, it] : under_way_) {
+    if (!it.order) continue;  // a deal, which the coordinator ends with the server
+    const ServerEntry& from = it.fetch->from;
+    const bool elsewhere = std::ranges::any_of(
+        m.servers, [&](const ServerEntry& server) { return server.shard == from.shard && !(server == from); });
+    if (elsewhere) unwant(it);
+  }
 }
 
 void SnapshotFetches::on(const DealChunks& m) {
@@ -100,7 +116,7 @@ void SnapshotFetches::ended(const Key& key, const Status& status) {
   // One that was given up is answered, too: an order for the same may have come since.
   if (it.order) {
     if (!status && it.fetch->wanted) logger_->warn("cannot read {}: {}", in_words(*it.order), status.error().message);
-    reply(*it.order, status);
+    reply(*it.order, status, it.fetch->unreadable);
   }
   for (const Done& done : it.waits) done(status);
   ended_(it.fetch->job, status && !it.fetch->wanted ? std::optional(it.fetch->round) : std::nullopt);
@@ -108,14 +124,14 @@ void SnapshotFetches::ended(const Key& key, const Status& status) {
 
 bool SnapshotFetches::give_up(JobId job, Round first) {
   for (const auto& [key, it] : under_way_) {
-    if (it.fetch->job == job && it.fetch->round >= first) it.fetch->wanted = false;
+    if (it.fetch->job == job && it.fetch->round >= first) unwant(it);
   }
   return ending(job);
 }
 
 void SnapshotFetches::give_up_deals() {
   for (const auto& [key, it] : under_way_) {
-    if (it.fetch->deal) it.fetch->wanted = false;
+    if (it.fetch->deal) unwant(it);
   }
 }
 

@@ -29,12 +29,13 @@ namespace tributary {
 struct Fetch {
   JobId job;
   Round round;
-  ShardIndex shard;                // whose part
-  ServerEntry from;                // the server that has it; or, without one,
-  std::optional<DealChunks> deal;  // it is put together of these
-  std::atomic<bool> paced{true};   // training goes on: its messages go first
-  std::atomic<bool> wanted{true};  // false: it is to end
-  std::atomic<bool> begun{false};  // by a thread
+  ShardIndex shard;                     // whose part
+  ServerEntry from;                     // the server that has it; or, without one,
+  std::optional<DealChunks> deal;       // it is put together of these
+  std::atomic<bool> paced{true};        // training goes on: its messages go first
+  std::atomic<bool> wanted{true};       // false: it is to end
+  std::atomic<bool> begun{false};       // by a thread
+  std::atomic<bool> unreadable{false};  // the server that has it cannot read it, or it is damaged
   std::atomic<std::uint64_t> bytes{0};
 };
 
@@ -47,6 +48,8 @@ class FetchOrders {
   virtual void fetch(std::shared_ptr<Fetch> fetch, Done done) = 0;
   // One that is not paced any more goes before those that are.
   virtual void hurry(const std::shared_ptr<Fetch>& fetch) = 0;
+  // One that is not wanted any more ends now, if it waits behind others; else as soon as it can.
+  virtual void withdraw(const std::shared_ptr<Fetch>& fetch) = 0;
   virtual std::uint64_t dealt() const = 0;  // bytes so far, of chunks that go to other servers
 };
 
@@ -65,6 +68,8 @@ class SnapshotFetches {
   // Reads this server's own part, and calls `done`.
   void fill(const CopySnapshot& m, Done done);
   void on(const DealChunks& m);
+  // Gives up what is read from a server at an address that it does not have any more: the coordinator orders it again.
+  void on(const ServerBook& m);
 
   // Gives up what is read of the job's rounds from `first` on. Returns whether something has yet to end.
   bool give_up(JobId job, Round first);
@@ -80,11 +85,12 @@ class SnapshotFetches {
     std::vector<Done> waits;
   };
   void fetch(const CopySnapshot& m, Done done);
+  void unwant(const UnderWay& it) const;
   FetchOrders::Done ends(const Key& key) {
     return [this, key](const Status& status) { ended(key, status); };
   }
   void ended(const Key& key, const Status& status);
-  void reply(const CopySnapshot& m, const Status& status) const;
+  void reply(const CopySnapshot& m, const Status& status, bool unreadable = false) const;
 
   const Store* const store_;
   const ShardIndex own_;

@@ -330,10 +330,15 @@ inline std::vector<nlohmann::json> finished(LocalCluster& cluster) {
   return results(cluster);
 }
 
-inline nlohmann::json status_of(const Daemon& daemon) {
-  const auto body = http_get(daemon.admin, "/status", milliseconds(5000));
+// Returns the answer of the daemon's admin port.
+inline std::string answer_of(const Daemon& daemon, const std::string& path) {
+  const auto body = http_get(daemon.admin, path, milliseconds(5000));
   REQUIRE_MESSAGE(body, body.error().message);
-  return nlohmann::json::parse(*body);
+  return *body;
+}
+
+inline nlohmann::json status_of(const Daemon& daemon) {
+  return nlohmann::json::parse(answer_of(daemon, "/status"));
 }
 
 // Counts the payload bytes, both ways, that the servers' lanes have seen cross sockets, or shared memory.
@@ -385,6 +390,12 @@ inline std::uint64_t job_number(LocalCluster& cluster, const char* field) {
   const nlohmann::json jobs = status_of(cluster.coordinator_daemon()).at("coordinator").at("jobs");
   if (jobs.empty() || !jobs.at(0).at(field).is_number()) return 0;
   return jobs.at(0).at(field);
+}
+
+// Does the only job train, under the coordinator that there is now?
+inline bool trains(LocalCluster& cluster) {
+  const nlohmann::json jobs = status_of(cluster.coordinator_daemon()).at("coordinator").at("jobs");
+  return !jobs.empty() && jobs.at(0).at("phase") == "running";
 }
 
 // Waits until the field of the only job is at least `value`; fails the test if a process fails first.

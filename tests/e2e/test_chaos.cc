@@ -61,6 +61,15 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("disks and coordinators that are lost for good: the bits are a calm run's") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "storm", .chunk_bytes = 8192, .rounds = 0});
+  const auto result = survives(dir, {job_file, "--kills", "5", "--seed", "3", "--pause", "0.3", "--lose-disks", "2",
+                                     "--lose-coordinators", "1"});
+  CHECK(result.at("lost_disks") == 2);
+  CHECK(result.at("lost_coordinators") == 1);
+}
+
 TEST_CASE("chaos is for jobs that must end in the same bits, and says so") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "ring", .chunk_bytes = 8192, .rounds = 10});

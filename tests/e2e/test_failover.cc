@@ -48,6 +48,9 @@ TEST_CASE(
   const auto cluster = start(options);
   CHECK(LocalCluster::has_coordinator(cluster->servers()[0]));
   CHECK_FALSE(LocalCluster::has_coordinator(cluster->servers()[1]));
+  CHECK(has(answer_of(cluster->servers()[0], "/metrics"), "tributary_coordinator_here 1"));
+  CHECK(has(answer_of(cluster->servers()[1], "/metrics"), "tributary_coordinator_here 0"));
+  CHECK(has(answer_of(cluster->servers()[1], "/"), "has it; ask there"));
   start_trainers(*cluster, job_file, kTwoCopies);
   std::size_t holder = 0;
   for (int moves = 0; moves < 2; ++moves) {
@@ -87,6 +90,7 @@ TEST_CASE("a stopped cluster goes on under the server that has the coordinator f
     cluster->servers()[0].process.terminate(milliseconds(0));  // its store stays, and gets old
     REQUIRE(eventually([&] { return LocalCluster::has_coordinator(cluster->servers()[1]); }));
     restart(*cluster, cluster->servers()[0]);
+    REQUIRE(eventually([&] { return trains(*cluster); }));
     const std::uint64_t before = job_number(*cluster, "committed");
     REQUIRE(eventually([&] { return job_number(*cluster, "committed") > before + 50; }));
     CHECK(cluster->stop().empty());

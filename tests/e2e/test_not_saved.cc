@@ -26,12 +26,6 @@ unsigned health_of(const Daemon& daemon) {
   return answer->status;
 }
 
-std::string metrics_of(const Daemon& daemon) {
-  const auto body = http_get(daemon.admin, "/metrics", milliseconds(5000));
-  REQUIRE_MESSAGE(body, body.error().message);
-  return *body;
-}
-
 // Every rank's exit status.
 std::vector<int> statuses(LocalCluster& cluster) {
   let_end(cluster);
@@ -118,7 +112,7 @@ TEST_CASE("a job that ends on a full disk is not saved, its server is not well, 
   check_not_saved(*cluster, "server 0");
   CHECK(results(*cluster)[0].at("rounds") == 6000);
   CHECK(health_of(server) == 503);
-  CHECK(has(metrics_of(server), "tributary_server_job_not_saved{job=\"end\"} 6000"));
+  CHECK(has(answer_of(server, "/metrics"), "tributary_server_job_not_saved{job=\"end\"} 6000"));
   nlohmann::json status = status_of(server);
   REQUIRE(status.at("not_saved").size() == 1);
   CHECK(has(status.at("not_saved").at(0).at("reason"), "No space left"));
@@ -127,7 +121,7 @@ TEST_CASE("a job that ends on a full disk is not saved, its server is not well, 
   for (std::uint32_t rank = 0; rank < 2; ++rank) REQUIRE(cluster->restart_trainer(rank));
   CHECK(statuses(*cluster) == std::vector<int>{0, 0});
   CHECK(health_of(server) == 200);
-  CHECK_FALSE(has(metrics_of(server), "tributary_server_job_not_saved{job=\"end\"}"));
+  CHECK_FALSE(has(answer_of(server, "/metrics"), "tributary_server_job_not_saved{job=\"end\"}"));
   status = status_of(server);
   CHECK(status.at("not_saved").empty());
   CHECK(status.at("coordinator").at("jobs").at(0).at("not_saved") == "");

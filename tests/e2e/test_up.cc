@@ -243,9 +243,9 @@ TEST_CASE("bench pushpull measures, beside a ceiling, and checks that all nodes 
 
 TEST_CASE("bench pushpull --durability measures what is kept, and refuses where nothing would be") {
   const auto durability = [](const std::string& redo_mb) {
-    return std::vector<std::string>{
-        "bench",    "pushpull", "--durability", "--model-bytes", "4MiB",  "--transport", "shm", "--seconds", "4",
-        "--slices", "2",        "--redo-mb",    redo_mb,         "--json"};
+    return std::vector<std::string>{"bench", "pushpull",    "--durability", "--servers", "2", "--model-bytes",
+                                    "4MiB",  "--transport", "shm",          "--seconds", "4", "--slices",
+                                    "2",     "--redo-mb",   redo_mb,        "--json"};
   };
   {
     const TempDir dir;
@@ -258,6 +258,9 @@ TEST_CASE("bench pushpull --durability measures what is kept, and refuses where 
   CHECK(json.at("off").at("kept_rounds") == 0);
   CHECK(json.at("redo").at("kept_rounds") == 16);
   CHECK(json.at("redo").at("newest_snapshot") > 0);
+  CHECK(json.at("redo").at("copied_bytes") == 0);
+  CHECK(json.at("copies").at("snapshots") > 0);
+  CHECK(json.at("copies").at("copied_bytes") >= json.at("copies").at("snapshot_bytes"));
 }
 
 }  // namespace

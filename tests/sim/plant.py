@@ -195,8 +195,8 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
     "coordinator_seat.cc": [
         (
             "kStubbornHolder",
-            "  if (term <= term_ || term.value - term_.value > kMostAhead) return;",
-            "  if (term <= term_ || (BUG && holds()) || term.value - term_.value > kMostAhead) return;",
+            "  } else if (term <= term_ || term.value - term_.value > kMostAhead) {",
+            "  } else if (term <= term_ || (BUG && holds()) || term.value - term_.value > kMostAhead) {",
         ),
         (
             "kSameTerm",

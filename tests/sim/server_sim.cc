@@ -10,7 +10,8 @@ namespace tributary::sim {
 namespace {
 
 constexpr std::uint64_t kHelloMs = 1000;
-constexpr std::uint64_t kDrainAloneMs = 1000;  // Control::kDrainAloneMs
+// Control's.
+constexpr std::uint64_t kDrainAloneMs = 1000, kDrainAgainMs = 5000;
 constexpr std::uint64_t kControlTickNs = 100'000'000, kBusyTickNs = 20'000'000;
 constexpr std::uint64_t kCoordinatorTickNs = 100'000'000;
 constexpr std::uint64_t kMaxSayNs = 500'000;
@@ -125,8 +126,9 @@ void ServerSim::drain() {
 
 void ServerSim::check_drain() {
   if (!draining_ || drained_) return;
-  if (drain_ms_ == 0) {
-    drain_ms_ = now_ms();
+  if (drain_ms_ == 0) drain_ms_ = now_ms();
+  if (now_ms() >= drain_due_ms_) {
+    drain_due_ms_ = now_ms() + kDrainAgainMs;
     send(DrainRequest{incarnation_});
   }
   const bool heard = joined_ && now_ms() < link_->heard_ms() + ClusterWorld::kPeerTimeoutMs;
@@ -336,20 +338,25 @@ void ServerSim::look_at_seat() {
 }
 
 void ServerSim::take(Term term) {
-  const auto moved = std::make_shared<bool>();
-  const auto promise = [this, term, moved, known = seat_->term()]() -> Status {
+  struct Taken {
+    bool moved = false;
+    Term before;
+  };
+  const auto taken = std::make_shared<Taken>();
+  const auto promise = [this, term, taken, known = seat_->term(), unaware = seat_->unaware()]() -> Status {
     const SeatTerms before = *store_.terms();
-    *moved = CoordinatorSeat::moved(before, known, ShardIndex(index_));
+    taken->moved = unaware || CoordinatorSeat::moved(before, known, ShardIndex(index_));
+    taken->before = taken->moved ? term : std::max(before.promised, known);
     if (before.promised > term) return fail(ErrorCode::kStopped, "this server has obeyed a later one");
     if (Status promised = store_.promise(term); !promised) return promised;
-    return *moved ? Status() : store_.own(term);
+    return taken->moved ? Status() : store_.own(term);
   };
-  records_.run(promise, [this, term, moved](const Status& saved) {
+  records_.run(promise, [this, term, taken](const Status& saved) {
     if (!saved) return seat_->failed(now_ms());
-    if (!seat_->took(term)) return;
+    if (!seat_->took(term, taken->before)) return;
     world_.say(name_, "has the coordinator now, in term " + std::to_string(term.value));
     world_.outcome().moves += term.value / kMaxCoordinators > 1 ? 1 : 0;
-    moved_ = *moved;
+    moved_ = taken->moved;
     term_ = term;
     coordinator_id_ = world_.fresh_incarnation();
     report_ms_ = 0;

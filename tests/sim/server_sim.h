@@ -192,7 +192,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   std::uint64_t coordinator_incarnation_ = 0;
   std::uint64_t hello_ms_ = 0, heartbeat_ms_ = 0;
   bool draining_ = false, drained_ = false, coordinator_drained_ = false;
-  std::uint64_t drain_ms_ = 0;
+  std::uint64_t drain_ms_ = 0, drain_due_ms_ = 0;  // first; next
   std::deque<ControlMessage> outbox_;
   std::uint64_t said_until_ns_ = 0;  // by lanes
   struct Load {

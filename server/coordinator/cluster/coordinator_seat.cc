@@ -19,8 +19,13 @@ std::string CoordinatorSeat::holder_in_words() const {
 }
 
 void CoordinatorSeat::learn(Term term) {
-  if (term <= term_ || term.value - term_.value > kMostAhead) return;
-  term_ = term;
+  if (holds() && before_ < term && term < term_) {
+    unaware_ = true;
+  } else if (term <= term_ || term.value - term_.value > kMostAhead) {
+    return;
+  } else {
+    term_ = term;
+  }
   state_ = State::kFollows;
   holder_ = kNoShard;
 }
@@ -71,13 +76,15 @@ bool CoordinatorSeat::moved(const SeatTerms& kept, Term known, ShardIndex place)
   return never || kept.owned != std::max(kept.promised, known);
 }
 
-bool CoordinatorSeat::took(Term term) {
+bool CoordinatorSeat::took(Term term, Term before) {
   if (state_ != State::kStands || term <= term_) {
     state_ = State::kFollows;
     learn(term);  // it is on the disk
     return false;
   }
   term_ = term;
+  before_ = before;
+  unaware_ = false;
   state_ = State::kHolds;
   holder_ = options_.place;
   admin_.clear();

@@ -41,6 +41,8 @@ class CoordinatorSeat {
   std::string holder_in_words() const;
 
   // Somebody has obeyed, or taken, this term. One that is further ahead than any coordinator has come is not believed.
+  // After one between the last that it knew of and its own, another server had the coordinator and this one did not know:
+  // it follows, to stand again as one that has moved.
   void learn(Term term);
   // Another server's report.
   void on(const SeatReport& m, std::uint64_t now_ms);
@@ -49,8 +51,11 @@ class CoordinatorSeat {
   // Whether another server may have had the coordinator since this server's registry was written. kept: on its disk.
   // known: the highest term, when it stood. A server but the first that never had it has copies at most.
   static bool moved(const SeatTerms& kept, Term known, ShardIndex place);
-  // The term is on the disk. False: a higher one was reported meanwhile.
-  bool took(Term term);
+  // Has it heard of such a one? Until it takes the next term.
+  bool unaware() const { return unaware_; }
+  // The term is on the disk. before: the last term that this server's registry may be of, as far as it knows. False: a
+  // higher one was reported meanwhile.
+  bool took(Term term, Term before);
   // It cannot do what a holder does: the others have several timeouts to take the coordinator.
   void give_up(std::uint64_t now_ms);
   void failed(std::uint64_t now_ms);  // it could not be saved: another attempt follows, after a timeout
@@ -63,6 +68,8 @@ class CoordinatorSeat {
 
   const Options options_;
   Term term_;
+  Term before_;  // took()
+  bool unaware_ = false;
   State state_ = State::kFollows;
   std::uint64_t since_ms_;                        // it knows nothing of before
   ShardIndex holder_ = kNoShard;                  // of term_; this server itself only while it holds the coordinator

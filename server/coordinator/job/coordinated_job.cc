@@ -213,6 +213,7 @@ void CoordinatedJob::on(std::uint16_t server, const SnapshotCopied& m, std::uint
     if (!dealt()) return;
     if (m.ok) ledger_.context.peers.add_snapshot(server, m.job, config().name, m.round, own ? kNoShard : m.shard);
     std::get<IdleJob>(phase_).loading->copies->on(server, m, now_ms);
+    if (m.unreadable) ledger_.context.checkpoints.unreadable(m.job, said_by(server, m.message), now_ms);
     return;
   }
   if (record().view != m.view && !(m.ok && record().initialised && m.round == record().committed)) return;
@@ -222,6 +223,14 @@ void CoordinatedJob::on(std::uint16_t server, const SnapshotCopied& m, std::uint
                 LogLevel::kWarning);
   }
   drop_older();
+  if (m.unreadable && !(record().initialised && m.round <= record().committed)) {
+    // As a part that its server could not write.
+    const std::string why = "its part is written, and cannot be read: " + said_by(server, m.message);
+    const SnapshotDone lost{m.job, m.view, m.round, false, 0, why, m.code};
+    if (RunningView* running = std::get_if<RunningView>(&phase_)) running->lose_written(m.shard.value, lost, now_ms);
+    if (is<StoppingView>()) on(m.shard.value, lost, now_ms);
+    return;
+  }
   if (RunningView* running = std::get_if<RunningView>(&phase_)) return running->look_for_copies(now_ms);
   if (StoppingView* stopping = std::get_if<StoppingView>(&phase_)) end_stop(stopping->look_for_copies(now_ms), now_ms);
 }

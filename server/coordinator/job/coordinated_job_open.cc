@@ -241,14 +241,15 @@ Result<ViewStart> CoordinatedJob::begin_view(GatheringJob& gathering, JobId fres
 }
 
 // The newest state on disks becomes the record's. Is there any? With on_state_lost = "rewind" a snapshot that is
-// complete, and was not committed, is none without what ranks kept with it.
+// complete, and was not committed, is none without what ranks kept with it, and without copies: when the view has begun,
+// the snapshot before has nothing that ranks kept any more.
 Result<bool> CoordinatedJob::take_newest(const JobMembers& members) {
   Result<StateHome::Stored> newest = ledger_.home().newest(config(), record(), members);
   if (!newest) return tl::unexpected(newest.error());
-  const bool uncommitted = !record().initialised || newest->round != record().committed;
-  if (ledger_.rewinds() && uncommitted && !ledger_.keeper.has_whole_state(newest->round)) {
-    *newest = {record().initialised, record().committed};
-  }
+  const bool uncommitted = !record().initialised || newest->round > record().committed;
+  const bool whole = ledger_.keeper.has_whole_state(newest->round) &&
+                     ledger_.copies.settled(config().snapshot, ledger_.snapshot(newest->round));
+  if (ledger_.rewinds() && uncommitted && !whole) *newest = {record().initialised, record().committed};
   ledger_.keeper.set_committed(newest->round, newest->any && servers() != 0);
   return newest->any;
 }

@@ -8,7 +8,7 @@ namespace tributary {
 // With membership.on_server_loss = "continue" it goes on with the servers that stay (change_due()).
 bool CoordinatedJob::goes_on_without(std::uint16_t server) const {
   const CoordinatorContext& context = ledger_.context;
-  const bool others = !context.peers.those_that_stay().empty() && !context.draining;
+  const bool others = ledger_.placed.can_change() && !context.draining;
   const bool can = context.peers.all_have_stores() && !store_broken();
   return config().membership.on_server_loss == OnLoss::kContinue && others && can && !idle() && !stopping() &&
          ShardIndex(server) != context.peers.home();
@@ -90,7 +90,8 @@ void CoordinatedJob::drop_older(bool again) {
   if (!ledger_.keeper.has_older()) return;
   const SnapshotCopies::Snapshot newest = ledger_.snapshot(record().committed);
   const bool safe = ledger_.keeper.saved() && ledger_.copies.safe(config().snapshot, newest) &&
-                    ledger_.context.record_is_copied(record());
+                    ledger_.context.record_is_copied(record()) &&
+                    !ledger_.context.parts.holders().copies_of(record().job);
   if (safe || !record().initialised) ledger_.keeper.drop_older(again);
 }
 

@@ -290,6 +290,7 @@ bool JobRecordKeeper::has_older_on(std::uint16_t server) const {
 
 void JobRecordKeeper::drop_older(bool again) {
   for (const JobId id : older_) {
+    context_.parts.forget(id);
     if (!context_.peers.stores(id)) {
       // A server that is away may have something of it, too.
       if (context_.peers.all_servers()) context_.remove(id);

@@ -29,16 +29,21 @@ bool JobServers::enough(const MembershipConfig& config, const std::set<std::uint
   return true;
 }
 
+std::set<std::uint16_t> JobServers::takers() const {
+  std::set<std::uint16_t> takers = context_.peers.those_that_stay();
+  std::erase_if(takers, [&](std::uint16_t index) {
+    const ServerHello& hello = context_.peers.alive(index)->hello;
+    return !hello.store || hello.copy_endpoint.empty() || out_.contains(index);
+  });
+  return takers;
+}
+
 std::optional<JobServers::Change> JobServers::change(const MembershipConfig& config,
                                                      const std::set<std::uint16_t>& shards,
                                                      std::uint64_t now_ms) const {
   const Peers& peers = context_.peers;
   if (shards.empty() || now_ms < retry_ms_) return std::nullopt;
-  Change change{peers.those_that_stay(), {}, false};
-  std::erase_if(change.to, [&](std::uint16_t index) {
-    const ServerHello& hello = peers.alive(index)->hello;
-    return !hello.store || hello.copy_endpoint.empty() || out_.contains(index);
-  });
+  Change change{takers(), {}, false};
   if (change.to.empty()) return std::nullopt;
   change.lacks = !std::ranges::all_of(shards, [&](std::uint16_t shard) { return peers.stays(shard); });
   if (ordered_) {

@@ -19,6 +19,8 @@ class JobServers {
  public:
   // After an attempt that failed; twice as long after each one in a row.
   static constexpr std::uint64_t kAgainMs = 5'000, kAgainMostMs = 600'000;
+  // In a row: a server that is told to stop waits no longer until its chunks are elsewhere.
+  static constexpr std::uint32_t kMostFailures = 3;
 
   explicit JobServers(const CoordinatorContext& context) : context_(context) {}
 
@@ -53,6 +55,8 @@ class JobServers {
   // REQUIRES: may_change(). Where the chunks are to go now; none: they stay. shards: that have them.
   std::optional<Change> change(const MembershipConfig& config, const std::set<std::uint16_t>& shards,
                                std::uint64_t now_ms) const;
+  // Can the chunks go to others? No: nobody can take them, or attempts have failed again and again.
+  bool can_change() const { return failures_ < kMostFailures && !takers().empty(); }
   // It would change nothing.
   void settled(const Change& change) {
     settled_ = change.to;
@@ -63,6 +67,7 @@ class JobServers {
   const std::string& last_failure() const { return failure_; }  // empty: the last attempt did not fail
 
  private:
+  std::set<std::uint16_t> takers() const;  // the servers that could have chunks
   bool away_long(std::uint16_t server, std::uint32_t wait_ms, std::uint64_t now_ms) const;
 
   const CoordinatorContext& context_;

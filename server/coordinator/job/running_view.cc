@@ -120,6 +120,15 @@ void RunningView::on(std::uint16_t server, const SnapshotDone& m, std::uint64_t 
   look_for_copies(now_ms);
 }
 
+void RunningView::lose_written(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms) {
+  if (snapshots_.under_way() == m.round) return on(server, m, now_ms);
+  if (copying_ != m.round && written_ != m.round) return;
+  ledger_.snapshot_failed(server, m);
+  if (awaited_ && awaited_->round == m.round) awaited_.reset();
+  written_ == m.round ? written_.reset() : copied_next();
+  drop_written(m.round);
+}
+
 // Have all parts of a snapshot copies? Copies take their time, and nodes may have room for few more rounds of pushes: the
 // next snapshot does not wait for them. A view can begin with one that all servers have written, committed or not; a lost
 // disk asks for the one that is committed.
@@ -147,13 +156,14 @@ void RunningView::copy_later(Round round, std::uint64_t now_ms) {
     copying_ = round;
     return;
   }
-  const JobRecord& record = ledger_.record();
-  if (written_) {
-    const Round old = *written_;
-    ledger_.context.peers.forget_snapshots(record.job, [&](Round of) { return of == old; });
-    ledger_.send_servers(SnapshotCommit{record.job, record.committed, old});
-  }
+  if (written_) drop_written(*written_);
   written_ = round;
+}
+
+void RunningView::drop_written(Round round) {
+  const JobRecord& record = ledger_.record();
+  ledger_.context.peers.forget_snapshots(record.job, [&](Round of) { return of == round; });
+  ledger_.send_servers(SnapshotCommit{record.job, record.committed, round});
 }
 
 void RunningView::copied_next() {

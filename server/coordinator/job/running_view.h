@@ -27,6 +27,8 @@ class RunningView {
   // An address or key that other nodes need to connect to this worker's node.
   void on(const Peers::Worker& worker, const PeerAddress& m);  // of an all-reduce job
   void on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
+  // The part of a snapshot that is not committed is lost after it was written.
+  void lose_written(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
   // The state that a rank keeps, of this view.
   void on(const Peers::Worker& worker, const NodeRankState& m);
   // Values that ranks give each other. An error to all of them may end the view.
@@ -84,6 +86,7 @@ class RunningView {
   void commit(Round round, std::uint64_t now_ms);
   void copy_later(Round round, std::uint64_t now_ms);
   void copied_next();
+  void drop_written(Round round);
   Round newest_written() const;
   void look_for_stall(std::uint64_t now_ms);
   void tell_addresses();

@@ -102,6 +102,7 @@ bool SnapshotCopies::on(std::uint16_t holder, const SnapshotCopied& m, std::uint
   }
   found->second.failed = true;
   found->second.due_ms = now_ms + kRetryMs;
+  if (m.unreadable) return false;  // no fault of the holder's
   return failing_
       .insert_or_assign({holder, shard}, "server " + std::to_string(holder) + " cannot keep a copy of server " +
                                              std::to_string(shard) + "'s part of round " +

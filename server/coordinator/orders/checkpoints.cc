@@ -327,6 +327,13 @@ void Checkpoints::saved(JobId job, const Status& status, std::uint64_t now_ms) {
   end(found->second, {}, now_ms);
 }
 
+void Checkpoints::unreadable(JobId job, const std::string& why, std::uint64_t now_ms) {
+  for (auto& [id, checkpoint] : checkpoints_) {
+    const bool reads = checkpoint.status.step == CheckpointStep::kLoading && checkpoint.record.job == job;
+    if (reads && !checkpoint.recorded) end(checkpoint, "what is written cannot be read: " + why, now_ms);
+  }
+}
+
 bool Checkpoints::restores(JobId job) const {
   return std::ranges::any_of(checkpoints_, [&](const auto& entry) {
     return entry.second.status.step == CheckpointStep::kLoading && entry.second.record.job == job;
@@ -366,7 +373,8 @@ void Checkpoints::server_lost(std::uint16_t server, const std::string& why, std:
     const CheckpointStatus& status = checkpoint.status;
     if (status.over()) continue;
     const bool loaded = status.loads() && !checkpoint.recorded && has_chunks(checkpoint.record, server);
-    const bool needed = status.awaited.contains(server) || checkpoint.read_from.contains(server) || loaded;
+    const bool read = !status.awaited.empty() && checkpoint.read_from.contains(server);
+    const bool needed = status.awaited.contains(server) || read || loaded;
     if (needed) end(checkpoint, why, now_ms);
   }
 }

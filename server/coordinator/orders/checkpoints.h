@@ -80,6 +80,8 @@ class Checkpoints {
   void on(ShardIndex server, const CheckpointDone& m, std::uint64_t now_ms);
   // The record of a restored job is saved, or cannot be.
   void saved(JobId job, const Status& status, std::uint64_t now_ms);
+  // A part of this job, which is being dealt, is damaged where it is written.
+  void unreadable(JobId job, const std::string& why, std::uint64_t now_ms);
   // Is a job being restored or dealt under this id?
   bool restores(JobId job) const;
   // The name of the job that is dealt under this id; empty: none is.

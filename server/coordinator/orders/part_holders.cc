@@ -94,6 +94,14 @@ bool PartHolders::copies() const {
   return std::ranges::any_of(copies_, [&](const auto& entry) { return under_way(entry.first, entry.second); });
 }
 
+bool PartHolders::copies_of(JobId job) const {
+  if (!ports_.store) return false;
+  const auto copies = copies_.find(job);
+  if (copies != copies_.end()) return under_way(job, copies->second);
+  const auto wanted = wanted_.find(job);
+  return wanted != wanted_.end() && !wanted->second.empty();  // nobody has been named yet
+}
+
 bool PartHolders::under_way(JobId job, const Copies& copies) const {
   if (!ports_.there(copies.server) || !lacks_some(job, copies)) return false;
   const bool news = copies.asked != parts_for(copies.server, job, copies);  // that it has yet to hear

@@ -224,6 +224,13 @@ void put(std::string& page, std::string_view place, const std::string& what) {
   }
 }
 
+std::string page_with(const Html& main, const std::string& nonce) {
+  std::string page(kPageTemplate);
+  put(page, "{{nonce}}", nonce);  // first: the facts may have these words
+  put(page, "{{main}}", "<main>\n" + main.code() + "</main>");
+  return page;
+}
+
 }  // namespace
 
 std::string coordinator_page(const Json& coordinator, const std::string& nonce) {
@@ -235,10 +242,11 @@ std::string coordinator_page(const Json& coordinator, const std::string& nonce) 
                            daemons_table(coordinator.at("peers")), events_table(coordinator.at("events"))}) {
     main += part;
   }
-  std::string page(kPageTemplate);
-  put(page, "{{nonce}}", nonce);  // first: the facts may have these words
-  put(page, "{{main}}", "<main>\n" + main.code() + "</main>");
-  return page;
+  return page_with(main, nonce);
+}
+
+std::string standby_page(const std::string& why, const std::string& nonce) {
+  return page_with(Html::element("p", "quiet", Html::text(why)), nonce);
 }
 
 }  // namespace tributary

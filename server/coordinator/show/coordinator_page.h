@@ -13,5 +13,7 @@ extern const std::string_view kPageTemplate;
 
 // nonce: of the style and the script, as the answer's Content-Security-Policy has it.
 std::string coordinator_page(const nlohmann::ordered_json& coordinator, const std::string& nonce);
+// The page of a server that could have the coordinator and has not: why, in words.
+std::string standby_page(const std::string& why, const std::string& nonce);
 
 }  // namespace tributary

@@ -133,6 +133,8 @@ Json coordinator_json(const Coordinator& coordinator) {
 }
 
 void register_metrics(Metrics& metrics, const Coordinator& coordinator) {
+  metrics.gauge("tributary_coordinator_here", "1 if this server has the coordinator; one of all servers has it.", {},
+                [&coordinator] { return coordinator.holds() ? 1.0 : 0.0; });
   metrics.gauges("tributary_coordinator_job_stalled_seconds",
                  "For how long a running job has had no round, if that is longer than usual; else 0.", [&coordinator] {
                    std::vector<Metrics::Sample> samples;

@@ -11,6 +11,13 @@ void FetchesSim::fetch(std::shared_ptr<Fetch> fetch, Done done) {
   if (orders_.size() == 1) work_soon();
 }
 
+void FetchesSim::withdraw(const std::shared_ptr<Fetch>& fetch) {
+  const auto found = std::ranges::find(orders_, fetch, &Order::fetch);
+  if (found == orders_.end() || found == orders_.begin()) return;  // the first one is under way
+  post_([done = std::move(found->done)] { done(fail(ErrorCode::kStopped, "nobody wants it any more")); });
+  orders_.erase(found);
+}
+
 void FetchesSim::work_soon() {
   owner_.after(chunk_ns_, [this] { work(); });
 }

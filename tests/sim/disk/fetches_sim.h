@@ -30,6 +30,7 @@ class FetchesSim final : public FetchOrders {
 
   void fetch(std::shared_ptr<Fetch> fetch, Done done) override;
   void hurry(const std::shared_ptr<Fetch>&) override {}
+  void withdraw(const std::shared_ptr<Fetch>& fetch) override;
   std::uint64_t dealt() const override { return moved_; }  // chunks
 
  private:

@@ -84,9 +84,10 @@ struct FakeOrders final : StoreOrders {
 struct FakeFetches final : FetchOrders {
   void fetch(std::shared_ptr<Fetch> what, Done done) override { all.emplace_back(std::move(what), std::move(done)); }
   void hurry(const std::shared_ptr<Fetch>&) override { ++hurried; }
+  void withdraw(const std::shared_ptr<Fetch>&) override { ++withdrawn; }
   std::uint64_t dealt() const override { return 0; }
   std::vector<std::pair<std::shared_ptr<Fetch>, Done>> all;
-  int hurried = 0;
+  int hurried = 0, withdrawn = 0;
 };
 
 struct Server final : ControlJobsOutput {

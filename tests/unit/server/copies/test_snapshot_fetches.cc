@@ -44,12 +44,28 @@ TEST_CASE("a copy is read once, and acknowledged when it is there") {
     CHECK_FALSE(fetch.wanted);
     CHECK(server.fetches.all[1].first->wanted);
   }
+  SUBCASE("its server is at another address now") {
+    ServerBook book;
+    book.servers = {entry(1), entry(3)};
+    server.jobs.on(book);
+    CHECK(fetch.wanted);
+    book.servers[1].copy_endpoint = "elsewhere";
+    server.jobs.on(book);
+    CHECK_FALSE(fetch.wanted);
+    CHECK(server.fetches.withdrawn == 1);
+  }
+  SUBCASE("its server cannot read it") {
+    server.fetches.all[0].first->unreadable = true;
+    end(server, 0, fail(ErrorCode::kStore, "a checksum is wrong"));
+    CHECK(server.take<SnapshotCopied>().at(0).unreadable);
+  }
   SUBCASE("it is there") {
     store_part(server, 5, 3);
     end(server, 0, {});
     const auto copied = server.take<SnapshotCopied>();
     REQUIRE(copied.size() == 1);
     CHECK(copied[0].ok);
+    CHECK_FALSE(copied[0].unreadable);
     CHECK(copied[0].shard == ShardIndex(3));
     CHECK(copied[0].view == ViewId(2));
     server.jobs.on(order_of(5));

@@ -16,7 +16,7 @@ CoordinatorSeat seat(std::uint16_t place, std::uint16_t places = 2, std::uint64_
 Term take(CoordinatorSeat& seat, std::uint64_t now_ms) {
   const auto term = seat.stand(now_ms);
   REQUIRE(term);
-  REQUIRE(seat.took(*term));
+  REQUIRE(seat.took(*term, *term));
   return *term;
 }
 
@@ -40,6 +40,34 @@ TEST_CASE("the first in the list takes the coordinator as soon as the others hav
   CHECK(second.holder_in_words() == "server 0");
   CHECK(second.report(30).holder == ShardIndex(0));
   CHECK(second.report(30).silent_ms == 10);
+}
+
+TEST_CASE("a holder that hears of a term between the last it knew of and its own stands again, as one that has moved") {
+  CoordinatorSeat first = seat(0, 2, 16);
+  const auto term = first.stand(kTimeout);
+  REQUIRE(term == Term(32));
+  REQUIRE(first.took(*term, Term(16)));
+  SUBCASE("a term of before is no news") {
+    first.learn(Term(16));
+    CHECK(first.holds());
+    return;
+  }
+  SUBCASE("its registry may be of any term") {
+    CoordinatorSeat moved = seat(0, 2, 16);
+    REQUIRE(moved.stand(kTimeout));
+    REQUIRE(moved.took(Term(32), Term(32)));
+    moved.learn(Term(17));
+    CHECK(moved.holds());
+    return;
+  }
+  first.learn(Term(17));  // server 1 had the coordinator, and this server did not know
+  CHECK_FALSE(first.holds());
+  CHECK(first.unaware());
+  CHECK(first.term() == Term(32));
+  CHECK(take(first, kTimeout + 1) == Term(48));
+  CHECK_FALSE(first.unaware());
+  first.learn(Term(17));
+  CHECK(first.holds());
 }
 
 TEST_CASE("one that starts alone waits, as another may have the coordinator and not be heard yet") {
@@ -103,7 +131,7 @@ TEST_CASE("a term that is over before it is on the disk is not taken") {
   const auto term = second.stand(kTimeout);
   REQUIRE(term);
   second.learn(Term(100));
-  CHECK_FALSE(second.took(*term));
+  CHECK_FALSE(second.took(*term, *term));
   CHECK_FALSE(second.holds());
   CHECK(*second.stand(kTimeout) > Term(100));
 }
@@ -159,7 +187,7 @@ TEST_CASE("a term that was written and not taken is known all the same, so that 
   const auto term = third.stand(kTimeout);
   REQUIRE(term == Term(2));
   third.learn(Term(1));
-  CHECK_FALSE(third.took(*term));
+  CHECK_FALSE(third.took(*term, *term));
   CHECK(third.term() == Term(2));
   CHECK(*third.stand(kTimeout) == Term(18));
 }

@@ -241,6 +241,73 @@ TEST_CASE("a server that comes gets chunks, out of a snapshot that is made for t
   CHECK(cluster.only<DealChunks>(server_peer(2))->round == round);
 }
 
+TEST_CASE("a server that chunks were read from is not needed for a deal that is being recorded") {
+  Three cluster;
+  cluster.snapshot();
+  const JobId before = cluster.record().job;
+  cluster.say(server_peer(1), DrainRequest{server_incarnation(1)});
+  cluster.snapshot();
+  cluster.tick(cluster.now += 100);
+  REQUIRE(cluster.dealt_to() == std::set<std::uint16_t>{0, 2});
+  const JobId dealt = cluster.to<DealChunks>(server_peer(0)).back().job;
+  cluster.dealt(0);
+  SUBCASE("before all is read it is") {
+    cluster.lose(1);
+    CHECK(cluster.only<DropCheckpoint>(server_peer(0))->job == dealt);
+    CHECK(cluster.record().job == before);
+    return;
+  }
+  cluster.disk_stands = true;
+  cluster.dealt(2);
+  cluster.lose(1);
+  cluster.disk_stands = false;
+  cluster.write();
+  CHECK(cluster.record().job == dealt);
+  CHECK(cluster.owners() == std::set<std::uint16_t>{0, 2});
+}
+
+TEST_CASE("a server that is told to stop, whose chunks nobody can take, stops the job cleanly") {
+  Three cluster;
+  cluster.snapshot();
+  REQUIRE(cluster.core.deal_job("mnist", {1, 2}) == 1u);  // the others are to have none of it
+  cluster.snapshot();
+  cluster.tick(cluster.now += 100);
+  cluster.dealt(0);
+  REQUIRE(cluster.owners() == std::set<std::uint16_t>{0});
+  for (int other = 0; other < 2; ++other) {
+    cluster.join_again();
+    for (std::uint16_t i = 0; i < 3; ++i) cluster.ready(i);
+  }
+  REQUIRE(cluster.phase() == "running");
+  cluster.sent.clear();
+  cluster.say(server_peer(0), DrainRequest{server_incarnation(0)});
+  CHECK(cluster.count<StopRequest>() == 1);
+}
+
+TEST_CASE("an order where a server is away says so; one that is refused weakens nothing") {
+  CoordinatorOptions as{3, 7, kTimeoutMs, 7000};
+  as.term = Term(32);  // others may have the coordinator
+  JoinOptions options = going_on();
+  options.config.membership.on_server_loss = OnLoss::kWait;
+  Three cluster(options, as);
+  cluster.snapshot();
+  cluster.lose(2);
+  for (std::uint64_t passed = 0; passed <= kTimeoutMs; passed += 1000) {
+    cluster.now += 1000;
+    cluster.beat_server(0, cluster.version, cluster.version);
+    cluster.tick(cluster.now);
+  }
+  const auto order = [&](const std::string& job, const std::set<std::uint16_t>& without) {
+    const auto dealt = cluster.core.deal_job(job, without);
+    return dealt ? std::string() : dealt.error().message;
+  };
+  CHECK(order("other", {1, 2}) == "nobody in the cluster has a job 'other'");
+  const std::string refused = order("mnist", {});
+  CHECK(refused.find("server 1, which has chunks of job 'mnist', is away") != std::string::npos);
+  CHECK(refused.find("order --without 1") != std::string::npos);
+  CHECK(order("mnist", {1, 2}).empty());
+}
+
 TEST_CASE("a server that is told to stop is let go when its chunks are on others, with copies") {
   Three cluster;
   cluster.snapshot();

@@ -156,6 +156,43 @@ TEST_CASE("a last snapshot whose part is lost with its server before it was copi
   CHECK(cluster.record().committed == Round(0));
 }
 
+TEST_CASE("a part that its server has written and cannot read is no part: its snapshot is not committed") {
+  Copying cluster(2);
+  const auto copy = [&](Round round, bool readable) {
+    for (std::uint16_t holder = 0; holder < 2; ++holder) {
+      CopySnapshot order{cluster.open().job, round, ShardIndex(1 - holder), {}, cluster.open().view, true};
+      SnapshotCopied done = answer(order, holder == 0 || readable ? "" : "a checksum is wrong");
+      done.unreadable = !done.ok;
+      cluster.say(server_peer(holder), done);
+    }
+  };
+  SUBCASE("the last one, of a stop") {
+    cluster.begin();
+    cluster.leave(0, LeaveKind::kStopped, 9);
+    cluster.all_done(9);
+    copy(Round(9), false);
+    CHECK(cluster.count<SnapshotCommit>() == 0);
+    CHECK(cluster.phase() == "idle");
+    CHECK(cluster.job().not_saved.find("server 0: its part is written, and cannot be read") != std::string::npos);
+  }
+  SUBCASE("of a job that goes on: the one before stays") {
+    cluster.begin(with_snapshots(10, 0));
+    const Round first = cluster.write_snapshot();
+    copy(first, true);
+    REQUIRE(cluster.record().committed == first);
+    const Round second = cluster.write_snapshot();
+    cluster.sent.clear();
+    copy(second, false);
+    CHECK(cluster.record().committed == first);
+    const auto dropped = cluster.only<SnapshotCommit>(server_peer(0));
+    REQUIRE(dropped);
+    CHECK(dropped->superseded == second);
+    const Round third = cluster.write_snapshot();
+    copy(third, true);
+    CHECK(cluster.record().committed == third);
+  }
+}
+
 TEST_CASE("an order for a copy is repeated until it is answered, and after a failure later") {
   Copying cluster(2);
   cluster.begin();

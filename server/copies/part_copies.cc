@@ -1,4 +1,4 @@
-#include "server/part_copies.h"
+#include "server/copies/part_copies.h"
 
 #include <algorithm>
 

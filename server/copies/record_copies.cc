@@ -1,4 +1,4 @@
-#include "server/record_copies.h"
+#include "server/copies/record_copies.h"
 
 #include <memory>
 #include <utility>
