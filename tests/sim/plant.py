@@ -279,7 +279,7 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "snapshot_fetches.cc": [
-        ("kFailedCopy", "    reply(*it.order, status);\n", "    reply(*it.order, BUG ? Status() : status);\n"),
+        ("kFailedCopy", "reply(*it.order, status, it", "reply(*it.order, BUG ? Status() : status, it"),
         (
             "kOwnForCopy",
             "store_->has(m.job, m.round, m.shard)",
