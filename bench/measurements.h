@@ -15,7 +15,6 @@
   each(gpu_costs)                          \
   each(compare)                            \
   each(torch)                              \
-  each(checkpoint)                         \
   /* Processes that some of them start. */ \
   each(echo_server)                        \
   each(exchange_rank)                      \

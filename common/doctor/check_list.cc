@@ -1,6 +1,7 @@
 #include "common/doctor/check_list.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "common/base/printed.h"
@@ -18,15 +19,10 @@ void append(std::vector<Check>& to, const std::vector<Check>& more) {
 }
 
 const char* level_name(CheckLevel level) {
-  switch (level) {
-    case CheckLevel::kOk:
-      return "ok";
-    case CheckLevel::kNote:
-      return "note";
-    case CheckLevel::kProblem:
-      return "problem";
-  }
-  return "problem";
+  static constexpr const char* kNames[] = {"ok", "note", "problem"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(CheckLevel::kProblem) + 1);
+  const auto number = static_cast<std::size_t>(level);
+  return number < std::size(kNames) ? kNames[number] : "problem";
 }
 
 std::size_t count_of(const std::vector<Check>& checks, CheckLevel level) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -248,19 +249,10 @@ std::string bottleneck_of(const Scenario& s, const Prediction& p, bool processor
 }  // namespace
 
 std::string_view to_string(ExchangeMode mode) {
-  switch (mode) {
-    case ExchangeMode::kFlatRing:
-      return "flat-ring";
-    case ExchangeMode::kHierarchicalRing:
-      return "hierarchical-ring";
-    case ExchangeMode::kServersDedicated:
-      return "dedicated";
-    case ExchangeMode::kServersColocated:
-      return "colocated";
-    case ExchangeMode::kServersMixed:
-      return "mixed";
-  }
-  return "?";
+  static constexpr std::string_view kNames[] = {"flat-ring", "hierarchical-ring", "dedicated", "colocated", "mixed"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(ExchangeMode::kServersMixed) + 1);
+  const auto number = static_cast<std::size_t>(mode);
+  return number < std::size(kNames) ? kNames[number] : "?";
 }
 
 Result<Prediction> predict(const Scenario& s) {

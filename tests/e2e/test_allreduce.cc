@@ -109,6 +109,10 @@ TEST_CASE(
   {
     const auto cluster = start(nodes_in(dir / "run", 2, 2), job_file, mode("hierarchical"));
     wait_for(*cluster, "max_version", 100);
+    const std::string shown = run({bin("tributary"), "status", "--base-dir", dir / "run"}).text;
+    CHECK(has(shown, "running"));
+    CHECK(has(shown, "node-1"));
+    CHECK_FALSE(has(shown, "SERVER"));
     for (Daemon& d : cluster->workers()) d.process.send_signal(SIGTERM);
     for (Daemon& d : cluster->workers()) {
       const auto status = d.process.wait(kPatience);
@@ -171,38 +175,6 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a job of mode sync in a cluster without servers is refused with what would help") {
-  const TempDir dir;
-  const auto cluster = start(nodes_in(dir / "run", 1, 1), write_job(dir, {.name = "sync"}));
-  REQUIRE(cluster->wait_for_trainers(kPatience));
-  const auto failure = cluster->failure();
-  REQUIRE(failure);
-  CHECK(has(*failure, "this cluster has no servers"));
-  CHECK(has(*failure, "job.mode = \"allreduce\""));
-  CHECK(cluster->stop().empty());
-}
-
-TEST_CASE("all-reduce: a typing error in the algorithm, and an encoding, are refused before anything trains") {
-  const TempDir dir;
-  const std::string job_file = write_job(dir, {.name = "wrong"});
-  const auto said = [&](const std::vector<std::string>& overrides) {
-    std::vector<std::string> argv = {bin("tributary"), "up", job_file, "--base-dir", dir / "run"};
-    for (const std::string& value : overrides) argv.insert(argv.end(), {"--set", value});
-    const Outcome up = run(argv);
-    CHECK(up.status == 2);
-    return up.text;
-  };
-  const std::string typo = said({"job.mode=\"allreduce\"", "allreduce.algorithm=\"hierachical\""});
-  CHECK(has(typo, "allreduce.algorithm"));
-  CHECK(has(typo, "flat or hierarchical"));
-  const std::string encoded = said({"job.mode=\"allreduce\"", "encoding.push=\"int8\""});
-  CHECK(has(encoded, "encoding.push"));
-  CHECK(has(encoded, "must be fp32 with mode \"allreduce\""));
-  const std::string servers = said({"allreduce.algorithm=\"flat\""});
-  CHECK(has(servers, "mode \"sync\" has no all-reduce"));
-  CHECK_FALSE(std::filesystem::exists(dir / "run"));
-}
-
 TEST_CASE("a worker whose coordinator nobody serves says so, and its trainers end with what to look at") {
   const TempDir dir;
   const std::string config = dir / "worker.toml", log = dir / "worker.log", socket = dir / "worker.sock";
@@ -229,39 +201,18 @@ TEST_CASE("two workers that serve the coordinator at one address: the second doe
   CHECK(has(said, "only one worker of the cluster"));
 }
 
-TEST_CASE("tributary up trains an all-reduce job without servers, and status shows it") {
+TEST_CASE("tributary up starts no servers for an all-reduce job, and refuses to start none for a job on servers") {
   const TempDir dir;
-  const std::string job_file =
-      write_job(dir, {.name = "tool", .rounds = kRounds, .extra = "[allreduce]\nalgorithm = \"flat\"\n"});
-  auto up = Process::spawn({.argv = {bin("tributary"), "up", job_file, "--set", "job.mode=\"allreduce\"", "--nodes",
-                                     "2", "--ranks-per-node", "2", "--base-dir", dir / "run", "--json"},
-                            .log_file = dir / "log"});
-  REQUIRE(up);
-  std::string shown;
-  REQUIRE(eventually([&] {
-    shown = run({bin("tributary"), "status", "--base-dir", dir / "run"}).text;
-    return has(shown, "running") && has(shown, "node-1");
-  }));
-  CHECK(has(shown, "tool"));
-  CHECK(has(shown, "2 of 2"));
-  CHECK_FALSE(has(shown, "SERVER"));
-  const auto ended = up->wait(kPatience);
-  REQUIRE(ended);
-  const std::string said = last_lines(dir / "log", 60);
-  INFO(said);
-  CHECK(ended->ok());
-  CHECK(has(said, "0 servers, 2 nodes x 2 ranks"));
-  CHECK(has(said, "(in worker 0)"));
-  CHECK(has(said, "\"completed\":true"));
-  CHECK(has(said, "\"servers\":[]"));
-}
-
-TEST_CASE("tributary up of a job on servers without any is refused") {
-  const TempDir dir;
-  const Outcome up =
-      run({bin("tributary"), "up", write_job(dir, {.name = "none"}), "--servers", "0", "--base-dir", dir / "run"});
-  CHECK(up.status == 2);
-  CHECK(has(up.text, "--servers 0"));
+  const auto up = [&](const std::string& job_file, const std::string& option, const std::string& value) {
+    return run({bin("tributary"), "up", job_file, option, value, "--base-dir", dir / "run"});
+  };
+  const Outcome ring = up(write_job(dir, {.name = "ring", .mode = "allreduce"}), "--nodes", "2");
+  CHECK(ring.status == 0);
+  CHECK(has(ring.text, "0 servers, 2 nodes x 1 rank"));
+  CHECK(has(ring.text, "(in worker 0)"));
+  const Outcome none = up(write_job(dir, {.name = "none"}), "--servers", "0");
+  CHECK(none.status == 2);
+  CHECK(has(none.text, "--servers 0"));
 }
 
 }  // namespace

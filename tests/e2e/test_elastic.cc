@@ -217,28 +217,4 @@ TEST_CASE("a node that is killed is left behind, and comes back in a later view"
   CHECK(cluster->stop().empty());
 }
 
-TEST_CASE("a node that does not fit is told why, and the others do not notice") {
-  const TempDir dir;
-  const std::string job_file =
-      write_job(dir, {.name = "calm", .chunk_bytes = 8192, .rounds = 5000, .extra = kContinue});
-  const auto cluster = start(spread(dir / "run", {.ranks_per_node = 1, .servers = 1}));
-  start_nodes(*cluster, job_file, {0}, 1);
-  wait_for(*cluster, "min_version", 20);
-  const auto other = cluster->start_trainers(
-      {.command = cluster->train_command(job_file, {"train.hidden=[32]"}, {"--json", "--quiet"}),
-       .progress_socket = {},
-       .nodes = {1},
-       .world_nodes = 2});
-  REQUIRE_MESSAGE(other, other.error().message);
-  const auto status = cluster->trainers()[1].process.wait(kPatience);
-  REQUIRE(status);
-  CHECK_FALSE(status->ok());
-  CHECK(last_lines(cluster->trainers()[1].log_file, 5).find("tensors") != std::string::npos);
-  REQUIRE(cluster->trainers()[0].process.wait(kPatience));
-  const auto result = nlohmann::json::parse(trainer_result(cluster->trainers()[0]));
-  CHECK(result.at("restarts") == 0);
-  CHECK(result.at("rounds") == 5000);
-  cluster->stop();
-}
-
 }  // namespace tributary::elastic_test

@@ -19,36 +19,6 @@ TEST_CASE(
   stop_and_resume(dir, job_file, kRounds, standalone_digest(dir, job_file, 4));
 }
 
-TEST_CASE("after kill -9 of a server a new start resumes from a snapshot, says its round, and ends in the same bits") {
-  const TempDir dir;
-  // Without rings: with them snapshots are named by what nodes can keep as well.
-  const std::string job_file = write_job(dir, {.name = "kill",
-                                               .chunk_bytes = 8192,
-                                               .rounds = kRounds,
-                                               .snapshot_every_rounds = 40,
-                                               .extra = "[recovery]\nredo_mb = 0\n"});
-  const std::string reference = standalone_digest(dir, job_file, 4);
-  std::uint64_t committed = 0;
-  {
-    const auto cluster = start(two_by_two(dir), job_file);
-    REQUIRE(eventually([&] { return (committed = job_number(*cluster, "committed")) >= 40; }));
-    cluster->servers()[1].process.send_signal(SIGKILL);
-    REQUIRE(cluster->servers()[1].process.wait(kPatience));
-    const auto failure = cluster->failure();
-    REQUIRE(failure);
-    CHECK(failure->find("server 1") != std::string::npos);
-    CHECK(failure->find("killed by signal 9") != std::string::npos);
-    cluster->stop_now();
-  }
-  const auto cluster = start(two_by_two(dir), job_file);
-  const auto all = finished(*cluster);
-  CHECK(all[0].at("resumed_from").get<std::uint64_t>() >= committed);
-  CHECK(all[0].at("resumed_from").get<std::uint64_t>() % 40 == 0);
-  CHECK(all[0].at("rounds") == kRounds);
-  CHECK(all[0].at("digest") == reference);
-  CHECK(cluster->stop().empty());
-}
-
 TEST_CASE("a server or a worker that is killed and started again: the trainers attach again and end in the same bits") {
   const TempDir dir;
   const std::string job_file =

@@ -34,8 +34,8 @@ class Parts {
     }
   };
 
-  Part server(int index, int servers, const std::string& coordinator = {}, const std::string& name = {}) {
-    const std::string id = name.empty() ? "server-" + std::to_string(index) : name;
+  Part server(int index, int servers, const std::string& coordinator = {}) {
+    const std::string id = "server-" + std::to_string(index);
     std::ofstream(dir_ / (id + ".toml")) << "[server]\nindex = " << index << "\nservers = " << servers
                                          << "\ncoordinator = \"" << (coordinator.empty() ? coordinator_ : coordinator)
                                          << "\"\nbind = \"ipc://" << (dir_ / id) << "\"\nlanes = 1\nadmin = \"\"\n"
@@ -218,18 +218,6 @@ TEST_CASE("a server with another number of servers than the coordinator's ends w
   CHECK(has(said, "configured for a cluster of 3 servers, the coordinator for 2"));
   CHECK_FALSE(has(said, "ready {"));
   CHECK(first.process.running());
-}
-
-TEST_CASE("a second server with an index that is taken ends with status 2, and the first goes on") {
-  const TempDir dir;
-  Parts parts(dir);
-  auto first = parts.server(0, 2);
-  auto second = parts.server(1, 2);
-  REQUIRE(second.says("ready {"));
-  auto twin = parts.server(1, 2, {}, "twin");
-  CHECK(has(twin.ended_with(2), "server 1 is there already as another process, which is alive"));
-  CHECK(second.process.running());
-  CHECK_FALSE(has(second.said(), "refused"));
 }
 
 TEST_CASE(

@@ -287,7 +287,6 @@ Status LocalCluster::write_configs() {
     }
     text += "\n[limits]\n" + limits + security("server-" + number, i < options_.coordinators) +
             (options_.secure ? "payload = " + toml_string(word(*options_.secure)) + "\n" : "") + log;
-    if (i == 0) text += options_.extra_server_toml;
     const std::string config = options_.base_dir + "/server-" + number + ".toml";
     if (auto ok = write_file(config, text); !ok) return ok;
     Daemon daemon;

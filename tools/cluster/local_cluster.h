@@ -68,8 +68,7 @@ struct ClusterOptions {
   // The host that each daemon reports, as if they were on several machines: by index, missing or empty for this
   // machine. For tests of placement.
   std::vector<std::string> server_hosts, worker_hosts;
-  // Added to server 0's and to every worker's configuration file: for tests of bad configuration.
-  std::string extra_server_toml, extra_worker_toml;
+  std::string extra_worker_toml;  // added to every worker's configuration file: for measurements
 };
 
 struct Daemon {

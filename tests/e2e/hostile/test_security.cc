@@ -378,23 +378,4 @@ TEST_CASE("--check-config says whether a daemon would start, and touches nothing
   CHECK(has(check("tributary-worker", "[worker]\nnmae = \"x\"\n"), "did you mean 'name'"));
 }
 
-TEST_CASE("a daemon that others than its user reach does not start without keys, and the error names three cures") {
-  const TempDir dir;
-  const struct {
-    const char *name, *bind, *why;
-  } places[] = {{"network", "tcp://0.0.0.0:*", "is not on this machine alone"},
-                {"loopback", "tcp://127.0.0.1:*", "is open to every user of this machine"},
-                {"shared", "ipc:///tmp/tributary-lanes", "which other users may write"}};
-  for (const auto& [name, bind, why] : places) {
-    const Intruder open(
-        dir, name, "tributary-server",
-        "[server]\ncoordinator = \"ipc://" + (dir / "coordinator") + "\"\nbind = \"" + bind + "\"\nadmin = \"\"\n");
-    for (const std::string& part :
-         {"[server] bind = \"" + std::string(bind) + "\" is", std::string(why), std::string("tributary keys init"),
-          std::string("bind = \"ipc://"), std::string("insecure = true")}) {
-      CHECK_MESSAGE(open.says(part), part);
-    }
-  }
-}
-
 }  // namespace tributary::e2e::security_test

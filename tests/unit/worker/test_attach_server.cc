@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 
@@ -205,17 +206,27 @@ TEST_CASE("impossible declarations are refused in words") {
   CHECK(eventually([&] { return node.server->summaries().empty(); }));
 }
 
-TEST_CASE("a trainer of another protocol version is told both versions") {
+TEST_CASE("a trainer of another protocol version is told both versions, one of another kind of message may go on") {
   RunningNode node;
-  const auto bytes = encode_attach_as_version(request_of(node.session_options()), kProtocolVersion + 1);
   const FileDescriptor fd = raw_connection(node.socket());
-  const std::uint32_t header[4] = {0x74726174, static_cast<std::uint32_t>(bytes.size()), 0, 0};
-  std::vector<std::byte> packet(sizeof header + bytes.size());
-  std::memcpy(packet.data(), header, sizeof header);
-  std::memcpy(packet.data() + sizeof header, bytes.data(), bytes.size());
-  REQUIRE(send(fd.get(), packet.data(), packet.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(packet.size()));
   auto socket = AttachSocket::adopt(FileDescriptor(dup(fd.get())));
-  const AttachError error = refusal_on(socket);
+  const auto refusal_of_bytes = [&](const std::vector<std::byte>& bytes) {
+    const std::uint32_t header[4] = {0x74726174, static_cast<std::uint32_t>(bytes.size()), 0, 0};
+    std::vector<std::byte> packet(sizeof header + bytes.size());
+    std::memcpy(packet.data(), header, sizeof header);
+    std::memcpy(packet.data() + sizeof header, bytes.data(), bytes.size());
+    REQUIRE(send(fd.get(), packet.data(), packet.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(packet.size()));
+    return refusal_on(socket);
+  };
+  std::vector<std::byte> newer = encode_attach(InitialValues{});
+  *std::ranges::mismatch(newer, encode_attach(DetachReply{})).in1 = std::byte{200};
+  for (int i = 0; i < 2; ++i) {
+    const AttachError error = refusal_of_bytes(newer);
+    CHECK(error.code == ErrorCode::kUnknownKind);
+    CHECK(contains(error.message, "of kind 200, which this program does not know"));
+  }
+  const AttachError error =
+      refusal_of_bytes(encode_attach_as_version(request_of(node.session_options()), kProtocolVersion + 1));
   CHECK(error.code == ErrorCode::kProtocolVersion);
   CHECK(contains(error.message, std::to_string(kProtocolVersion)));
   CHECK(contains(error.message, std::to_string(kProtocolVersion + 1)));

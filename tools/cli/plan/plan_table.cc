@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -159,19 +160,11 @@ Json traffic_json(const Traffic& t) {
 }  // namespace
 
 std::string mode_in_words(ExchangeMode mode) {
-  switch (mode) {
-    case ExchangeMode::kFlatRing:
-      return "flat ring";
-    case ExchangeMode::kHierarchicalRing:
-      return "hierarchical ring";
-    case ExchangeMode::kServersDedicated:
-      return "servers on machines of their own";
-    case ExchangeMode::kServersColocated:
-      return "servers beside the workers";
-    case ExchangeMode::kServersMixed:
-      return "servers on both";
-  }
-  return "?";
+  static constexpr const char* kWords[] = {"flat ring", "hierarchical ring", "servers on machines of their own",
+                                           "servers beside the workers", "servers on both"};
+  static_assert(std::size(kWords) == static_cast<std::size_t>(ExchangeMode::kServersMixed) + 1);
+  const auto number = static_cast<std::size_t>(mode);
+  return number < std::size(kWords) ? kWords[number] : "?";
 }
 
 std::vector<ExchangeMode> modes_for(const Scenario& s) {

@@ -2,12 +2,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/command_tree.h"
+#include "common/base/edit_distance.h"
 #include "common/daemon/daemon_thread.h"
 #include "tools/cli/parts/commands.h"
 #include "tools/cluster/process.h"
@@ -15,27 +15,12 @@
 namespace tributary::cli {
 namespace {
 
-// Letters to insert, remove, replace, or swap with the next one.
-std::size_t distance(const std::string& a, const std::string& b) {
-  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  std::iota(d[0].begin(), d[0].end(), 0);
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    d[i][0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-    }
-  }
-  return d[a.size()][b.size()];
-}
-
 // Looks in this command, and then in those below it: `tributary run` may be `tributary lab run`.
 std::string meant(const CLI::App& app, const std::string& path, const std::string& word) {
   std::string best;
   std::size_t least = word.size() / 3 + 1;
   for (const CLI::App* command : shown_subcommands(app)) {
-    const std::size_t far = distance(word, command->get_name());
+    const std::size_t far = edit_distance(word, command->get_name());
     const bool begins = word.size() > 1 && command->get_name().starts_with(word);
     if (!begins && far > least) continue;
     least = begins ? 0 : std::min(least, far);

@@ -375,6 +375,9 @@ TEST_CASE("modes with clocks: what goes together, and what is refused with the r
         "job.toml:5: ssp.staleness = 2: mode \"async\" has no bound on staleness: remove the key or set job.mode to "
         "\"ssp\"");
   CHECK(contains(of_mode("allreduce", "[checkpoint]\ndir = '/c'\n"), "must be empty with mode \"allreduce\""));
+  CHECK(contains(of_mode("allreduce", "[allreduce]\nalgorithm = 'hierachical'\n"),
+                 "allreduce.algorithm = 'hierachical': must be one of flat or hierarchical"));
+  CHECK(contains(of_mode("allreduce", "[encoding]\npush = 'int8'\n"), "must be fp32 with mode \"allreduce\""));
   CHECK(contains(of_mode("ssp", "[allreduce]\nalgorithm = 'flat'\n"), "mode \"ssp\" has no all-reduce"));
   CHECK(contains(of_mode("ssp", "[encoding]\npush = 'int8'\n"),
                  "encoding.push = 'int8': must be fp32, bf16 or fp16 with mode \"ssp\": the others keep residuals"));

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <random>
 #include <thread>
@@ -90,6 +91,14 @@ TEST_CASE_FIXTURE(Initialised<2>, "messages that cannot be accepted are answered
     CHECK(error.code == ErrorCode::kProtocolVersion);
     CHECK(error.message.find(std::to_string(kProtocolVersion)) != std::string::npos);
     CHECK(error.message.find(std::to_string(kProtocolVersion + 41)) != std::string::npos);
+  }
+  SUBCASE("a kind that only newer programs know") {
+    std::vector<std::byte> header = encode_data_as_version(Init{key_of(0)}, kProtocolVersion);
+    *std::ranges::mismatch(header, encode_data_as_version(Pull{key_of(0)}, kProtocolVersion)).in1 = std::byte{200};
+    client.send_frames({header});
+    const ErrorReply error = expect_error(client);
+    CHECK(error.code == ErrorCode::kUnknownKind);
+    CHECK(error.message.find("of kind 200, which this program does not know") != std::string::npos);
   }
   SUBCASE("wrong length") {
     client.push(key_of(0), 1, std::vector<float>(kChunkElements - 1, 2.0f));
