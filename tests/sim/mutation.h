@@ -57,7 +57,6 @@ enum class Mutation {
   kSameEditions,       // records keep their editions and views when the coordinator moves
   kStubbornHolder,     // a coordinator stays when another one has a later term
   kSameTerm,           // two servers take the coordinator with one term
-  kLateServer,         // a server that comes is taken for one that the open view began with
   kOlderRecord,        // the record of a job that was restored does not take the place of the one before
   kNodeZeroOnly,       // all-reduce: the coordinator looks at node 0's checkpoints alone
   kForgottenRound,     // all-reduce: the coordinator takes no notice of how far the job was

@@ -252,11 +252,6 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "coordinated_job_kept.cc": [
-        (
-            "kLateServer",
-            "  if (!known && servers() != 0 && in_view()) {",
-            "  if (!known && servers() != 0 && in_view() && !BUG) {",
-        ),
         ("kKeptUnsaved", "  between->going = who;\n", "  if (!BUG) between->going = who;\n"),
     ],
     "held_states.cc": [

@@ -287,10 +287,6 @@ TEST_CASE("two coordinators of one term are found") {
   CHECK(finds(Mutation::kSameTerm, 509));
 }
 
-TEST_CASE("a server that comes while a view is open, and is taken for a part of it, is found") {
-  CHECK(finds(Mutation::kLateServer, 2174));
-}
-
 TEST_CASE("a snapshot that is committed before its parts have copies is found") {
   CHECK(finds(Mutation::kCopyUnawaited, 4157));
 }
