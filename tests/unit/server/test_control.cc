@@ -449,7 +449,7 @@ TEST_CASE("a draining server asks the coordinator, and is done at its word") {
   REQUIRE(request);
   CHECK(request->incarnation == coordinator.last_hello.incarnation);
   CHECK(coordinator.expect<DrainRequest>());  // again: the first one, or its answer, may have been lost
-  CHECK_FALSE(server.control->drained());  // its job is still open
+  CHECK_FALSE(server.control->drained());     // its job is still open
   coordinator.send(DrainDone{});
   CHECK(eventually([&] { return server.control->drained(); }));
 }
