@@ -488,7 +488,7 @@ void CoordinatedJob::server_lost(std::uint16_t server, const std::string& reason
   } else if (is<OpeningView>()) {
     gather_again(reason, now_ms);
   } else if (const StoppingView* stopping = std::get_if<StoppingView>(&phase_);
-             shards().contains(server) && (!stopping || stopping->awaits(server) || stopping->lacks_copy(server))) {
+             !stopping || (shards().contains(server) && (stopping->awaits(server) || stopping->lacks_copy(server)))) {
     restart(reason, now_ms);  // its part of the state may be lost
   }
 }

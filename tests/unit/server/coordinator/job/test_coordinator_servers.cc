@@ -274,12 +274,12 @@ TEST_CASE("a server that is told to stop, whose chunks nobody can take, stops th
   cluster.tick(cluster.now += 100);
   cluster.dealt(0);
   REQUIRE(cluster.owners() == std::set<std::uint16_t>{0});
-  cluster.join_again();
-  for (std::uint16_t i = 0; i < 3; ++i) cluster.ready(i);
+  for (int other = 0; other < 2; ++other) {
+    cluster.join_again();
+    for (std::uint16_t i = 0; i < 3; ++i) cluster.ready(i);
+  }
   REQUIRE(cluster.phase() == "running");
   cluster.sent.clear();
-  cluster.lose(2);  // nothing of the job is there
-  CHECK(cluster.count<StopJob>() == 0);
   cluster.say(server_peer(0), DrainRequest{server_incarnation(0)});
   CHECK(cluster.count<StopRequest>() == 1);
 }
