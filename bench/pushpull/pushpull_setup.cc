@@ -188,8 +188,9 @@ Result<PushPullBenchmark::Kept> PushPullBenchmark::written() {
   const std::uint64_t bytes = kMostArrays * options_.model_bytes / options_.servers;
   const auto patience = kWriteSlack + std::chrono::milliseconds(bytes / 1000 / kStoreMbPerS);
   for (const auto until = Clock::now() + patience; Clock::now() < until;) {
-    const auto now = kept();
-    if (!now || !now->busy) return now;
+    auto now = kept();
+    if (now && !now->busy) return counted(*now);
+    if (!now) return now;
     std::this_thread::sleep_for(kScrapePause);
   }
   return fail(ErrorCode::kTimeout, "the servers were still writing after " + std::to_string(patience.count() / 1000) +
@@ -216,7 +217,6 @@ Ranks::Healthy PushPullBenchmark::healthy() {
 
 Result<PushPullBenchmark::Kept> PushPullBenchmark::kept() {
   Kept kept;
-  kept.rounds = ranks_.rounds();
   for (Daemon& server : cluster_.servers()) {
     const auto text = http_get(server.admin, "/status", kScrapeTimeout);
     if (!text) return tl::unexpected(text.error());
@@ -231,11 +231,18 @@ Result<PushPullBenchmark::Kept> PushPullBenchmark::kept() {
     if (const auto coordinator = status.find("coordinator"); coordinator != status.end() && coordinator->is_object()) {
       for (const Json& one : coordinator->at("jobs")) kept.busy = kept.busy || one.at("not_copied") != "";
     }
-    const auto metrics = http_get(server.admin, "/metrics", kScrapeTimeout);
-    if (!metrics) return tl::unexpected(metrics.error());
-    kept.written_bytes += metric(*metrics, "tributary_server_snapshot_bytes_total");
-    kept.copied_bytes += metric(*metrics, "tributary_server_copied_bytes_total");
-    kept.server_cpu_seconds += server.process.usage().cpu_seconds;
+  }
+  return kept;
+}
+
+Result<PushPullBenchmark::Kept> PushPullBenchmark::counted(Kept kept) {
+  kept.rounds = ranks_.rounds();
+  kept.server_cpu_seconds = cpu_now().servers;
+  for (Daemon& server : cluster_.servers()) {
+    const auto text = http_get(server.admin, "/metrics", kScrapeTimeout);
+    if (!text) return tl::unexpected(text.error());
+    kept.written_bytes += metric(*text, "tributary_server_snapshot_bytes_total");
+    kept.copied_bytes += metric(*text, "tributary_server_copied_bytes_total");
   }
   return kept;
 }

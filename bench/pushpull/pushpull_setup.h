@@ -27,12 +27,13 @@ class PushPullBenchmark {
 
   // The servers' state on disk.
   struct Kept {
-    bool busy = false;                               // there is more to write
-    std::uint64_t snapshot_bytes = 0;                // of the newest
-    std::uint64_t newest_snapshot = 0;               // its round; 0: none yet
-    double written_bytes = 0.0, copied_bytes = 0.0;  // of all snapshots so far
-    double server_cpu_seconds = 0.0;                 // so far
-    std::uint64_t rounds = 0;                        // so far
+    bool busy = false;                  // there is more to write
+    std::uint64_t snapshot_bytes = 0;   // of the newest
+    std::uint64_t newest_snapshot = 0;  // its round; 0: none yet
+    // So far, by counted().
+    double written_bytes = 0.0, copied_bytes = 0.0;  // of all snapshots
+    double server_cpu_seconds = 0.0;
+    std::uint64_t rounds = 0;
   };
 
   // The ranks attach at once. options and cluster must outlive this object.
@@ -73,6 +74,7 @@ class PushPullBenchmark {
   Cpu cpu_now();
   Ranks::Healthy healthy();
   Result<Kept> kept();  // from the servers' status
+  Result<Kept> counted(Kept kept);
   Status watch_memory();
   Result<nlohmann::ordered_json> ask_daemons();
   Status ask_devices(nlohmann::ordered_json& found);  // the first node's devices, as its worker reports them

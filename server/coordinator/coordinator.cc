@@ -299,7 +299,6 @@ bool Coordinator::report_instead(PeerId from, const ControlMessage& message, std
 void Coordinator::take(Term term) {
   struct Taken {
     bool moved = false;
-    Term before;
     std::vector<JobRecord> records;
     std::vector<std::string> flaws;
   };
@@ -309,7 +308,6 @@ void Coordinator::take(Term term) {
         const Result<SeatTerms> before = registry_->terms();
         if (!before) return tl::unexpected(before.error());
         taken->moved = unaware || CoordinatorSeat::moved(*before, known, home);
-        taken->before = taken->moved ? term : std::max(before->promised, known);
         if (before->promised > term) return fail(ErrorCode::kStopped, "this server has obeyed a later one");
         if (Status promised = registry_->promise(term); !promised) return promised;
         if (Status owned = taken->moved ? Status() : registry_->own(term); !owned) return owned;
@@ -327,7 +325,7 @@ void Coordinator::take(Term term) {
           log("this server cannot take the coordinator: " + saved.error().message, LogLevel::kError);
           return seat_->failed(now);
         }
-        if (!seat_->took(term, taken->before)) return;
+        if (!seat_->took(term, taken->moved)) return;
         options_.moved = taken->moved;
         options_.term = own_term_ = term;
         for (const std::string& flaw : taken->flaws) log("a record is left out: " + flaw, LogLevel::kWarning);

@@ -5,7 +5,6 @@
 // scratch: a job with progress anywhere in the cluster never opens fresh, unless that was asked for by name
 // (remove_job(), a forced restore).
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -219,14 +218,11 @@ void CoordinatorCore::not_loaded(const std::string& name, const std::string& why
 
 Result<std::uint64_t> CoordinatorCore::deal_job(const std::string& name, const std::set<std::uint16_t>& without) {
   if (context_.draining) return fail(ErrorCode::kStopped, "the cluster is being stopped; order it when it is back");
-  const auto given_up = [&](std::uint16_t index) {
-    return without.contains(index) && index < context_.options.servers && !context_.peers.alive(index);
-  };
-  const auto give_up = [&] {
-    std::ranges::copy_if(without, std::inserter(context_.given_up, context_.given_up.end()), given_up);
-  };
+  std::set<std::uint16_t> gone = without;
+  std::erase_if(gone,
+                [&](std::uint16_t index) { return index >= context_.options.servers || context_.peers.alive(index); });
   if (context_.copies.searching()) {
-    give_up();  // for the search
+    context_.given_up.merge(gone);  // for the search
     return searching();
   }
   const auto known = jobs_.find(name);
@@ -249,13 +245,13 @@ Result<std::uint64_t> CoordinatorCore::deal_job(const std::string& name, const s
   std::erase_if(to, [&](std::uint16_t index) { return without.contains(index); });
   if (to.empty()) return fail(ErrorCode::kInvalidArgument, "no server would be left for " + job.in_words());
   for (const std::uint16_t shard : job.shards()) {
-    if (context_.peers.alive(shard) || given_up(shard) || context_.may_decide()) continue;
+    if (context_.peers.alive(shard) || gone.contains(shard) || context_.may_decide()) continue;
     const std::string who = "server " + std::to_string(shard);
     return fail(ErrorCode::kUnavailable, who + ", which has chunks of " + job.in_words() +
                                              ", is away, and may be under another coordinator; if " + who +
                                              " is gone, order --without " + std::to_string(shard));
   }
-  give_up();
+  context_.given_up.merge(gone);
   job.placed().order(without);
   return to.size();
 }

@@ -338,25 +338,20 @@ void ServerSim::look_at_seat() {
 }
 
 void ServerSim::take(Term term) {
-  struct Taken {
-    bool moved = false;
-    Term before;
-  };
-  const auto taken = std::make_shared<Taken>();
-  const auto promise = [this, term, taken, known = seat_->term(), unaware = seat_->unaware()]() -> Status {
+  const auto moved = std::make_shared<bool>();
+  const auto promise = [this, term, moved, known = seat_->term(), unaware = seat_->unaware()]() -> Status {
     const SeatTerms before = *store_.terms();
-    taken->moved = unaware || CoordinatorSeat::moved(before, known, ShardIndex(index_));
-    taken->before = taken->moved ? term : std::max(before.promised, known);
+    *moved = unaware || CoordinatorSeat::moved(before, known, ShardIndex(index_));
     if (before.promised > term) return fail(ErrorCode::kStopped, "this server has obeyed a later one");
     if (Status promised = store_.promise(term); !promised) return promised;
-    return taken->moved ? Status() : store_.own(term);
+    return *moved ? Status() : store_.own(term);
   };
-  records_.run(promise, [this, term, taken](const Status& saved) {
+  records_.run(promise, [this, term, moved](const Status& saved) {
     if (!saved) return seat_->failed(now_ms());
-    if (!seat_->took(term, taken->before)) return;
+    if (!seat_->took(term, *moved)) return;
     world_.say(name_, "has the coordinator now, in term " + std::to_string(term.value));
     world_.outcome().moves += term.value / kMaxCoordinators > 1 ? 1 : 0;
-    moved_ = taken->moved;
+    moved_ = *moved;
     term_ = term;
     coordinator_id_ = world_.fresh_incarnation();
     report_ms_ = 0;

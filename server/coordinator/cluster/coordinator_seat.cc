@@ -76,14 +76,14 @@ bool CoordinatorSeat::moved(const SeatTerms& kept, Term known, ShardIndex place)
   return never || kept.owned != std::max(kept.promised, known);
 }
 
-bool CoordinatorSeat::took(Term term, Term before) {
+bool CoordinatorSeat::took(Term term, bool moved) {
   if (state_ != State::kStands || term <= term_) {
     state_ = State::kFollows;
     learn(term);  // it is on the disk
     return false;
   }
+  before_ = moved ? term : term_;
   term_ = term;
-  before_ = before;
   unaware_ = false;
   state_ = State::kHolds;
   holder_ = options_.place;

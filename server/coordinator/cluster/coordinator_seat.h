@@ -53,9 +53,8 @@ class CoordinatorSeat {
   static bool moved(const SeatTerms& kept, Term known, ShardIndex place);
   // Has it heard of such a one? Until it takes the next term.
   bool unaware() const { return unaware_; }
-  // The term is on the disk. before: the last term that this server's registry may be of, as far as it knows. False: a
-  // higher one was reported meanwhile.
-  bool took(Term term, Term before);
+  // The term is on the disk. moved: as above, or unaware(). False: a higher one was reported meanwhile.
+  bool took(Term term, bool moved);
   // It cannot do what a holder does: the others have several timeouts to take the coordinator.
   void give_up(std::uint64_t now_ms);
   void failed(std::uint64_t now_ms);  // it could not be saved: another attempt follows, after a timeout
@@ -68,7 +67,7 @@ class CoordinatorSeat {
 
   const Options options_;
   Term term_;
-  Term before_;  // took()
+  Term before_;  // of its registry, as far as it knew; its own where the registry may be of any
   bool unaware_ = false;
   State state_ = State::kFollows;
   std::uint64_t since_ms_;                        // it knows nothing of before

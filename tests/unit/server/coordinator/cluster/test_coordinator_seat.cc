@@ -16,7 +16,7 @@ CoordinatorSeat seat(std::uint16_t place, std::uint16_t places = 2, std::uint64_
 Term take(CoordinatorSeat& seat, std::uint64_t now_ms) {
   const auto term = seat.stand(now_ms);
   REQUIRE(term);
-  REQUIRE(seat.took(*term, *term));
+  REQUIRE(seat.took(*term, true));
   return *term;
 }
 
@@ -46,7 +46,7 @@ TEST_CASE("a holder that hears of a term between the last it knew of and its own
   CoordinatorSeat first = seat(0, 2, 16);
   const auto term = first.stand(kTimeout);
   REQUIRE(term == Term(32));
-  REQUIRE(first.took(*term, Term(16)));
+  REQUIRE(first.took(*term, false));
   SUBCASE("a term of before is no news") {
     first.learn(Term(16));
     CHECK(first.holds());
@@ -55,7 +55,7 @@ TEST_CASE("a holder that hears of a term between the last it knew of and its own
   SUBCASE("its registry may be of any term") {
     CoordinatorSeat moved = seat(0, 2, 16);
     REQUIRE(moved.stand(kTimeout));
-    REQUIRE(moved.took(Term(32), Term(32)));
+    REQUIRE(moved.took(Term(32), true));
     moved.learn(Term(17));
     CHECK(moved.holds());
     return;
@@ -131,7 +131,7 @@ TEST_CASE("a term that is over before it is on the disk is not taken") {
   const auto term = second.stand(kTimeout);
   REQUIRE(term);
   second.learn(Term(100));
-  CHECK_FALSE(second.took(*term, *term));
+  CHECK_FALSE(second.took(*term, true));
   CHECK_FALSE(second.holds());
   CHECK(*second.stand(kTimeout) > Term(100));
 }
@@ -187,7 +187,7 @@ TEST_CASE("a term that was written and not taken is known all the same, so that 
   const auto term = third.stand(kTimeout);
   REQUIRE(term == Term(2));
   third.learn(Term(1));
-  CHECK_FALSE(third.took(*term, *term));
+  CHECK_FALSE(third.took(*term, true));
   CHECK(third.term() == Term(2));
   CHECK(*third.stand(kTimeout) == Term(18));
 }

@@ -274,10 +274,8 @@ TEST_CASE("a server that is told to stop, whose chunks nobody can take, stops th
   cluster.tick(cluster.now += 100);
   cluster.dealt(0);
   REQUIRE(cluster.owners() == std::set<std::uint16_t>{0});
-  for (int other = 0; other < 2; ++other) {
-    cluster.join_again();
-    for (std::uint16_t i = 0; i < 3; ++i) cluster.ready(i);
-  }
+  cluster.join_again();
+  for (std::uint16_t i = 0; i < 3; ++i) cluster.ready(i);
   REQUIRE(cluster.phase() == "running");
   cluster.sent.clear();
   cluster.say(server_peer(0), DrainRequest{server_incarnation(0)});
