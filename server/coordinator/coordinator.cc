@@ -325,6 +325,7 @@ void Coordinator::take(Term term) {
           log("this server cannot take the coordinator: " + saved.error().message, LogLevel::kError);
           return seat_->failed(now);
         }
+        options_.known = {.heard_ms = seat_->last_heard(now), .since_ms = now, .given_up = {}};
         if (!seat_->took(term, taken->moved)) return;
         options_.moved = taken->moved;
         options_.term = own_term_ = term;
@@ -388,6 +389,7 @@ void Coordinator::adopt(std::vector<JobRecord> records) {
     }
     if (!saved) return core_->not_adopted(saved.error());
     options_.moved = false;
+    options_.known = core_->known_servers();
     begin(std::move(*all));
   });
 }

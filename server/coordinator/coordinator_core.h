@@ -34,6 +34,8 @@ class CoordinatorCore : private CheckpointJobs {
   // How a save or a removal that was asked for (CoordinatorOutput) has ended.
   void saved(JobId job, const Status& status, std::uint64_t now_ms);
   void removed(JobId job, const Status& status, std::uint64_t now_ms);
+  // For the core that comes after this one.
+  KnownServers known_servers() const { return context_.known_servers(); }
   // CoordinatorOutput::adopt() could not save the records. (Else another core is there.)
   void not_adopted(const Error& error);
   // Stop everything cleanly (server 0 was told to stop); idle() tells when it is done.

@@ -75,13 +75,17 @@ bool CoordinatorCore::is_whole(const JobRecord& record) const {
 // Without a server that stays away, if a job of the registry is to go on without: each view's servers have its record. A
 // registry without jobs may be a lost one.
 bool CoordinatorCore::enough_to_search(std::uint64_t now_ms) const {
-  if (context_.peers.all_servers(context_.given_up)) return true;
-  const bool may = context_.may_decide() && !(context_.options.moved && context_.options.term == Term());
-  return may && context_.began_ms != 0 && now_ms >= context_.began_ms + context_.options.peer_timeout_ms &&
-         std::ranges::any_of(jobs_, [](const auto& entry) {
-           const CoordinatedJob& job = entry.second;
-           return job.record().job.value != 0 && job.config().membership.on_server_loss == OnLoss::kContinue;
-         });
+  const Peers& peers = context_.peers;
+  if (peers.all_servers(context_.given_up)) return true;
+  if (!context_.may_decide() || (context_.options.moved && context_.options.term == Term())) return false;
+  for (std::uint16_t index = 0; index < context_.options.servers; ++index) {
+    if (peers.alive(index) || context_.given_up.contains(index)) continue;
+    if (now_ms < context_.since_ms(index) + context_.options.peer_timeout_ms) return false;
+  }
+  return std::ranges::any_of(jobs_, [](const auto& entry) {
+    const CoordinatedJob& job = entry.second;
+    return job.record().job.value != 0 && job.config().membership.on_server_loss == OnLoss::kContinue;
+  });
 }
 
 // Looks for records that are newer than the registry's, when all servers have said which copies they have.

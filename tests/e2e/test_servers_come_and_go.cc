@@ -88,6 +88,25 @@ TEST_CASE("a job outlives the machine of the server that has the coordinator, on
   CHECK(cluster->stop().empty());
 }
 
+TEST_CASE("a machine with a server and a node is lost for good: the job goes on out of the copy, in the same bits") {
+  const TempDir dir;
+  const std::string job_file = job_in(dir);
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  const auto cluster = start(three_servers(dir));
+  start_trainers(*cluster, job_file, continuing());
+  wait_until_on(*cluster, {0, 1, 2});
+  for (const std::uint32_t rank : {2, 3}) cluster->trainers()[rank].process.terminate(milliseconds(0));
+  cluster->workers()[1].process.terminate(milliseconds(0));
+  lose_for_good(*cluster, 2);
+  restart(*cluster, cluster->workers()[1]);  // the node, on another machine
+  for (const std::uint32_t rank : {2, 3}) restart_trainer(*cluster, rank);
+  wait_until_on(*cluster, {0, 1});
+  restart(*cluster, cluster->servers()[2]);
+  wait_until_on(*cluster, {0, 1, 2});
+  CHECK(finished(*cluster)[0].at("digest") == reference);
+  CHECK(cluster->stop().empty());
+}
+
 TEST_CASE("a server that is told to stop hands its chunks on; when it is started again it gets some") {
   const TempDir dir;
   const std::string job_file = job_in(dir);

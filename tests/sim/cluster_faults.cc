@@ -42,6 +42,7 @@ StoreSim* ClusterWorld::readable_store(std::uint32_t machine, ShardIndex server)
 
 void ClusterWorld::start_server(std::uint32_t index) {
   say("server " + std::to_string(index), "starts");
+  ++servers_started_;
   servers_[index].process =
       std::make_unique<ServerSim>(*this, static_cast<std::uint16_t>(index), disks_[index], servers_[index].moved);
 }
@@ -128,7 +129,7 @@ void ClusterWorld::server_ended(std::uint32_t index, std::uint64_t incarnation, 
 void ClusterWorld::let_know(const ClusterScenario::Fault& fault) {
   using Kind = ClusterScenario::Fault::Kind;
   if (fault.kind == Kind::kSave || fault.kind == Kind::kSaveCommitted) return;  // jobs go on
-  const bool of_all = fault.kind == Kind::kBreak || fault.kind == Kind::kHalfOpen ||
+  const bool of_all = fault.kind == Kind::kBreak || fault.kind == Kind::kHalfOpen || fault.kind == Kind::kDeal ||
                       std::ranges::any_of(fault.who, [&](std::uint32_t who) { return who < scenario.servers; });
   if (fault.who.empty() && !of_all) jobs_.front()->befallen();
   for (const auto& job : jobs_) {
@@ -152,6 +153,7 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
   }
   let_know(fault);
   look_after_rings();  // one may be as young as the last look is old
+  for (const auto& job : jobs_) job->look_at_parts();
   std::string who;
   for (const std::uint32_t process : fault.who) who += " " + std::to_string(process);
   say("FAULT", fault.name() + who);
@@ -178,7 +180,10 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
         disks_[index].fail_power(random);
         if (fault.kind == Kind::kPower) continue;
         if (fault.kind == Kind::kLost) servers_[index].moved = true;
-        for (const auto& job : jobs_) job->judge.store_lost(static_cast<std::uint16_t>(index));
+        for (const auto& job : jobs_) {
+          job->judge.store_lost(static_cast<std::uint16_t>(index));
+          job->parts_judge.store_lost(static_cast<std::uint16_t>(index));
+        }
         disks_[index] = {};
       }
       break;
@@ -229,6 +234,9 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
       break;
     case Kind::kRestore:
       node.job->orders.restore();
+      break;
+    case Kind::kDeal:
+      for (const auto& job : jobs_) job->orders.deal({fault.who.begin(), fault.who.end()});
       break;
     case Kind::kPermute:
       node.job->permute_ranks(fault.lasts_ns);
@@ -305,6 +313,7 @@ void ClusterWorld::replace_servers() {
     disks_[index] = {};
   }
   for (const auto& job : jobs_) job->judge.stores_replaced();
+  for (const auto& job : jobs_) job->parts_judge.restored();
   servers_now_ = static_cast<std::uint16_t>(scenario.later_servers);
   for (std::uint32_t index = 0; index < servers_now_; ++index) start_server(index);
 }

@@ -341,14 +341,17 @@ void keep_large_states(ClusterScenario& s) {
 
 namespace {
 
+// Several servers, as many from the beginning to the end, to which anything may happen.
+bool many_servers(const ClusterScenario& s) {
+  return s.servers > 1 && !s.gentle && !s.calm && !s.rare_snapshots && s.mode != Mode::kAllreduce &&
+         !s.spoils_uncommitted && s.first_servers == s.servers && s.later_servers == s.servers;
+}
+
 // Several servers may have the coordinator. The machine of the one that has it is lost for good, or the network keeps
 // them apart for a while. Drawn apart, as above.
 void move_coordinator(ClusterScenario& s, std::uint64_t span_ns) {
   Random random(s.seed ^ 0x5ea75ull);
-  if (s.servers < 2 || s.gentle || s.calm || s.rare_snapshots || s.mode == Mode::kAllreduce || s.spoils_uncommitted ||
-      s.first_servers != s.servers || s.later_servers != s.servers || !random.chance(0.2)) {
-    return;
-  }
+  if (!many_servers(s) || !random.chance(0.2)) return;
   s.coordinators = static_cast<std::uint32_t>(random.between(2, std::min<std::uint64_t>(s.servers, 3)));
   if (random.chance(0.6)) s.faults.push_back({Fault::Kind::kLost, random.below(span_ns), some_time(random), {0}});
   if (random.chance(0.4)) s.faults.push_back({Fault::Kind::kCut, random.below(span_ns), 4 * some_time(random), {0}});
@@ -359,10 +362,7 @@ void move_coordinator(ClusterScenario& s, std::uint64_t span_ns) {
 // there. Some are told to stop. Drawn apart, as above.
 void let_servers_go(ClusterScenario& s, std::uint64_t span_ns) {
   Random random(s.seed ^ 0x60e5ull);
-  if (s.servers < 2 || s.gentle || s.calm || s.rare_snapshots || s.mode == Mode::kAllreduce || s.spoils_uncommitted ||
-      s.first_servers != s.servers || s.later_servers != s.servers || !random.chance(0.2)) {
-    return;
-  }
+  if (!many_servers(s) || !random.chance(0.2)) return;
   s.goes_on = true;
   if (!s.elastic) s.rejoin_ms = static_cast<std::uint32_t>(random.between(300, 3000));
   s.rounds = std::max<std::uint64_t>(s.rounds, 30);
@@ -372,6 +372,19 @@ void let_servers_go(ClusterScenario& s, std::uint64_t span_ns) {
     const bool stops = random.chance(0.4);
     const std::uint64_t away = random.between(100, 8000) * kMs;
     s.faults.push_back({stops ? Fault::Kind::kDrain : Fault::Kind::kStore, random.below(span_ns), away, {who}});
+  }
+  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+}
+
+// Somebody orders that chunks go to the servers that are there, but for some. Drawn apart, as above.
+void order_deals(ClusterScenario& s, std::uint64_t span_ns) {
+  Random random(s.seed ^ 0xdea1ull);
+  if (!many_servers(s) || !random.chance(0.15)) return;
+  s.rounds = std::max<std::uint64_t>(s.rounds, 30);
+  for (std::uint64_t left = random.between(1, 3); left > 0; --left) {
+    std::vector<std::uint32_t> without;
+    if (random.chance(0.7)) without = some(random, s.servers);
+    s.faults.push_back({Fault::Kind::kDeal, random.below(span_ns), 0, without});
   }
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
@@ -502,6 +515,7 @@ ClusterScenario one_job_of(std::uint64_t seed) {
   s.one_ends = together && !s.elastic && Random(seed ^ 0xe4d5ull).chance(0.3);
   move_coordinator(s, span);
   let_servers_go(s, span);
+  order_deals(s, span);
   return s;
 }
 

@@ -24,7 +24,8 @@ const char* ClusterScenario::Fault::name() const {
                                            "restore",
                                            "ranks dealt anew",
                                            "flows forgotten",
-                                           "stopped cleanly"};
+                                           "stopped cleanly",
+                                           "chunks dealt without"};
   return kNames[static_cast<int>(kind)];
 }
 

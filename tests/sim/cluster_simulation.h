@@ -125,6 +125,7 @@ struct ClusterScenario : ServersScenario {
       kPermute,        // all trainers are started again, on other machines: ranks are dealt out anew
       kHalfOpen,       // connections that the network has forgotten
       kDrain,          // daemons are stopped cleanly, and started again when they have ended
+      kDeal,           // nothing wrong: chunks are to go to the servers that are there, but for these
     } kind = Kind::kKill;
     std::uint64_t at_ns = 0;
     static constexpr std::uint64_t kForEver = ~0ull;
@@ -157,6 +158,8 @@ struct ClusterOutcome {
   std::uint64_t drained = 0, kept_saved = 0, unsaved = 0;    // servers that ended cleanly; what came of kept state
   std::uint64_t moves = 0;                                   // of the coordinator, to a server that takes it
   std::uint64_t dealt = 0;                                   // views whose chunks have gone to other servers
+  std::uint64_t ordered = 0;                                 // orders for that which were carried out
+  std::uint64_t copied_parts = 0;                            // large parts whose last disk but one was lost
   std::uint64_t states = 0;                                  // that ranks got back
   std::uint64_t large_parts = 0, first_states = 0;           // of those, and of the first rank, that ranks got
   std::uint64_t memberships = 0;                             // views that begin with other nodes than the one before

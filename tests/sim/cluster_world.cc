@@ -14,26 +14,13 @@ namespace {
 constexpr std::uint64_t kSuperviseNs = 250 * kMs;
 constexpr std::uint32_t kFirstMachine = 100, kMachinesOfJob = 100;
 
+// As the compiler writes it: "... [with M = tributary::OpenJob; ...]".
 template <class M>
-const char* name_of() {
-  if constexpr (std::is_same_v<M, ServerHello>) return "ServerHello";
-  if constexpr (std::is_same_v<M, WorkerHello>) return "WorkerHello";
-  if constexpr (std::is_same_v<M, HelloReply>) return "HelloReply";
-  if constexpr (std::is_same_v<M, JoinJob>) return "JoinJob";
-  if constexpr (std::is_same_v<M, OpenJob>) return "OpenJob";
-  if constexpr (std::is_same_v<M, ShardReady>) return "ShardReady";
-  if constexpr (std::is_same_v<M, JobWelcome>) return "JobWelcome";
-  if constexpr (std::is_same_v<M, SnapshotAt>) return "SnapshotAt";
-  if constexpr (std::is_same_v<M, SnapshotDone>) return "SnapshotDone";
-  if constexpr (std::is_same_v<M, SnapshotCommit>) return "SnapshotCommit";
-  if constexpr (std::is_same_v<M, StopRequest>) return "StopRequest";
-  if constexpr (std::is_same_v<M, LeaveJob>) return "LeaveJob";
-  if constexpr (std::is_same_v<M, StopJob>) return "StopJob";
-  if constexpr (std::is_same_v<M, ControlError>) return "ControlError";
-  if constexpr (std::is_same_v<M, ShardKept>) return "ShardKept";
-  if constexpr (std::is_same_v<M, RoundFacts>) return "RoundFacts";
-  if constexpr (std::is_same_v<M, RoundDecision>) return "RoundDecision";
-  return "another message";
+std::string name_of() {
+  std::string_view name = __PRETTY_FUNCTION__;
+  name.remove_prefix(name.find("M = ") + 4);
+  name = name.substr(0, name.find_first_of(";]"));
+  return std::string(name.substr(name.rfind(':') + 1));
 }
 
 // A process's log lines, as a part of the trace.
@@ -237,6 +224,7 @@ ClusterOutcome ClusterWorld::run() {
     outcome_.resends += job->resends;
     outcome_.saved += job->orders.saved();
     outcome_.saved_parts += job->orders.saved_parts();
+    outcome_.copied_parts += job->parts_judge.survived();
     outcome_.not_saved += job->orders.failed();
     outcome_.brought_back += job->orders.restored();
   }

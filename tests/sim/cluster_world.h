@@ -46,6 +46,7 @@ class ClusterWorld {
   ServerLaneSim* lane_at(const std::string& endpoint) const;  // null: nobody is there
   std::uint16_t servers() const { return servers_now_; }      // of the cluster
   const ServerSim* server(std::uint32_t index) const { return servers_[index].process.get(); }
+  std::uint64_t servers_started() const { return servers_started_; }
   // A server's store, as a process on that machine reads it through the network; null: it cannot be reached now.
   StoreSim* readable_store(std::uint32_t machine, ShardIndex server);
   // The server that has the coordinator; of two that do not know of each other the one of the higher term. Null: none has.
@@ -130,6 +131,7 @@ class ClusterWorld {
  private:
   std::vector<Server> servers_;
   std::uint16_t servers_now_;
+  std::uint64_t servers_started_ = 0;
   TrainerId last_trainer_;
   std::optional<ClusterScenario::Fault> waiting_;  // for a snapshot that is complete and not committed
   std::uint64_t faults_over_ns_ = 0, struck_ns_ = 0;

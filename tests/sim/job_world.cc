@@ -111,6 +111,7 @@ JobWorld::JobWorld(ClusterWorld& cluster_in, const ClusterScenario& scenario_in,
       checkpoints_judge(
           scenario, [this](ViewId view, ChunkIndex chunk, Round version) { return judge.right(view, chunk, version); },
           [this](const std::string& what) { broken(what); }),
+      parts_judge([this](const std::string& what) { broken(what); }),
       orders(*this) {
   // Connections that lose messages, and nodes that come one after the other, are enough for another view.
   befallen_ = scenario.elastic || scenario.disorder.drops > 0.0 || scenario.disorder.loses > 0.0;
@@ -228,11 +229,18 @@ void JobWorld::plant(ControlMessage& message) const {
 
 void JobWorld::supervise() {
   look_after_rings();
+  look_at_parts();
   if (ended_) return;
   replicas_judge.look_at_registry();
   restart_trainers();
   check_progress();
   ended_ = over() && orders.idle();
+}
+
+void JobWorld::look_at_parts() {
+  const ServerSim* chief = cluster.chief();
+  if (!scenario.large_states || !chief) return;
+  parts_judge.look(chief->coordinator()->record(scenario.job), cluster.disks());
 }
 
 // As torchrun does: trainers are started again when they have ended but the job has not.

@@ -16,6 +16,7 @@
 #include "tests/sim/disk/replica_disk_sim.h"
 #include "tests/sim/judge/checkpoints_judge.h"
 #include "tests/sim/judge/cluster_judge.h"
+#include "tests/sim/judge/parts_judge.h"
 #include "tests/sim/judge/values_judge.h"
 #include "tests/sim/operator_sim.h"
 #include "tests/sim/random.h"
@@ -79,6 +80,7 @@ class JobWorld {
   void start_trainers();
   void look_after_rings();
 
+  void look_at_parts();
   // Every quarter of a second: trainers are started again that have ended before the job has, and the job goes on.
   void supervise();
   // There are some more faults, and from their end on it goes on.
@@ -127,6 +129,7 @@ class JobWorld {
   ClusterJudge judge;
   ValuesJudge values_judge;
   const CheckpointsJudge checkpoints_judge;
+  PartsJudge parts_judge;
   ReplicaRings rings;
   OperatorSim orders;
 

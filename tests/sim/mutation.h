@@ -52,6 +52,7 @@ enum class Mutation {
   kNoFill,             // a server does not read the copy of its own part
   kDamagedPart,        // nor where its own part is damaged
   kUnsyncedCopy,       // a copy counts before it is on the disk
+  kPartsAlone,         // what a job had before a deal goes before its large parts have copies again
   kCopiesStay,         // snapshots that go leave their copies
   kStatesOfAnother,    // a checkpoint from memory has what ranks kept with the last snapshot
   kSameEditions,       // records keep their editions and views when the coordinator moves

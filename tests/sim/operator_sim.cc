@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::uint64_t kOperatorLookNs = 50 * kMs;
 constexpr std::uint64_t kOperatorPatienceNs = 120'000 * kMs;  // several saves on a slow disk, of schedules, too
+constexpr std::uint64_t kDealPatienceNs = 10'000 * kMs;       // where it is refused
 constexpr char kDirectory[] = "/checkpoints";
 
 }  // namespace
@@ -26,6 +27,11 @@ void OperatorSim::restore() {
   look_soon();
 }
 
+void OperatorSim::deal(std::set<std::uint16_t> without) {
+  deals_.push_back({std::move(without), world_.clock.now_ns()});
+  look_soon();
+}
+
 void OperatorSim::look_soon() {
   if (std::exchange(looks_, true)) return;
   world_.clock.after(kOperatorLookNs, [this] {
@@ -37,6 +43,7 @@ void OperatorSim::look_soon() {
 
 void OperatorSim::look() {
   std::erase_if(saves_, [this](Order& save) { return !look_at(save); });
+  std::erase_if(deals_, [this](Deal& deal) { return !look_at(deal); });
   if (restoring_) go_on();
 }
 
@@ -49,8 +56,8 @@ std::uint64_t OperatorSim::coordinator_id() const {
   return world_.cluster.chief()->coordinator_id();
 }
 
-void OperatorSim::check_patience(const Order& order, const std::string& what) const {
-  if (world_.clock.now_ns() > std::max(order.begun_ns, world_.cluster.faults_over_ns()) + kOperatorPatienceNs) {
+void OperatorSim::check_patience(std::uint64_t begun_ns, const std::string& what) const {
+  if (world_.clock.now_ns() > std::max(begun_ns, world_.cluster.faults_over_ns()) + kOperatorPatienceNs) {
     world_.broken(what + " does not come to its end: " + refused_);
   }
 }
@@ -76,7 +83,7 @@ bool OperatorSim::look_at(Order& save) {
   if (!status) world_.broken("the coordinator has forgotten an order");
   if (!status) return false;
   if (!status->over()) {
-    check_patience(save, "a save");
+    check_patience(save.begun_ns, "a save");
     return true;
   }
   if (status->step == CheckpointStep::kDone) {
@@ -91,6 +98,38 @@ bool OperatorSim::look_at(Order& save) {
     world_.say("operator", "has no checkpoint: " + status->message);
     if (status->message.empty()) world_.broken("a save failed for no reason");
   }
+  return false;
+}
+
+bool OperatorSim::look_at(Deal& deal) {
+  CoordinatorCore* core = coordinator();
+  const std::uint64_t started = world_.cluster.servers_started();
+  if (world_.over()) return false;
+  if (deal.coordinator == 0) {
+    if (!core) return true;
+    const Result<std::uint64_t> servers = core->deal_job(world_.scenario.job, deal.without);
+    if (!servers) {
+      refused_ = servers.error().message;
+      return world_.clock.now_ns() < deal.begun_ns + kDealPatienceNs;  // perhaps a server is away
+    }
+    deal.coordinator = coordinator_id();
+    deal.servers_started = started;
+    deal.begun_ns = world_.clock.now_ns();
+    world_.say("operator", "has ordered that chunks go to others");
+    return true;
+  }
+  if (!core || coordinator_id() != deal.coordinator || started != deal.servers_started) return false;
+  if (deals_.size() > 1 && deals_.back().coordinator != 0 && &deal != &deals_.back())
+    return false;  // another one counts
+  const JobRecord* record = core->record(world_.scenario.job);
+  const bool done = record && std::ranges::none_of(record->owners, [&](const ChunkOwner& owner) {
+                      return deal.without.contains(owner.shard.value);
+                    });
+  if (!done) {
+    check_patience(deal.begun_ns, "an order to deal chunks");
+    return true;
+  }
+  if (!deal.without.empty()) ++world_.cluster.outcome().ordered;
   return false;
 }
 
@@ -110,12 +149,12 @@ void OperatorSim::go_on() {
       }
       return;
     case Restoring::kStopping: {
-      check_patience(restore_, "a restore");
+      check_patience(restore_.begun_ns, "a restore");
       if (!core) return;
       return give_restore(*core);
     }
     case Restoring::kRestoring: {
-      check_patience(restore_, "a restore");
+      check_patience(restore_.begun_ns, "a restore");
       restoring_ = Restoring::kStopping;  // unless it is still under way, or done
       if (!core || coordinator_id() != restore_.coordinator) return;
       const std::optional<CheckpointStatus> status = core->checkpoint(restore_.id);
@@ -129,6 +168,7 @@ void OperatorSim::go_on() {
       world_.say("operator", "has restored '" + newest_ + "', and starts the trainers");
       ++restored_;
       world_.judge.restored(status->round);
+      world_.parts_judge.restored();
       restoring_.reset();
       world_.start_trainers();
     }

@@ -306,6 +306,13 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
     "replica_checkpoints.cc": [
         ("kForgottenStep", "  steps[chunk.value] = state.step;", "  steps[chunk.value] = BUG ? 0 : state.step;"),
     ],
+    "coordinated_job_servers.cc": [
+        (
+            "kPartsAlone",
+            "!ledger_.context.parts.holders().copies_of(record().job, ledger_.keeper_of_parts());",
+            "(BUG || !ledger_.context.parts.holders().copies_of(record().job, ledger_.keeper_of_parts()));",
+        ),
+    ],
     "lane_job.cc": [
         (
             "kForgottenSettings",

@@ -348,6 +348,7 @@ void ServerSim::take(Term term) {
   };
   records_.run(promise, [this, term, moved](const Status& saved) {
     if (!saved) return seat_->failed(now_ms());
+    known_ = {.heard_ms = seat_->last_heard(now_ms()), .since_ms = now_ms(), .given_up = {}};
     if (!seat_->took(term, *moved)) return;
     world_.say(name_, "has the coordinator now, in term " + std::to_string(term.value));
     world_.outcome().moves += term.value / kMaxCoordinators > 1 ? 1 : 0;
@@ -454,6 +455,7 @@ void ServerSim::begin_coordinator(std::vector<JobRecord> records) {
   options.home = ShardIndex(index_);
   options.moved = moved_;
   options.term = term_;
+  options.known = known_;
   options.prepare_from_bytes = world_.scenario.prepares ? 0 : options.prepare_from_bytes;
   coordinator_ = std::make_unique<CoordinatorCore>(options, std::move(records), static_cast<CoordinatorOutput&>(*this));
 }
@@ -468,6 +470,7 @@ void ServerSim::adopt(std::vector<JobRecord> records) {
     if (core != coordinator_id_) return;
     if (!saved) return coordinator_->not_adopted(saved.error());
     moved_ = false;
+    known_ = coordinator_->known_servers();
     coordinator_id_ = world_.fresh_incarnation();
     begin_coordinator(*store_.records());
   });

@@ -219,6 +219,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   std::uint64_t report_ms_ = 0;
   bool moved_ = false;  // another had the coordinator before
   Term term_;
+  KnownServers known_;  // to its next core
   std::function<void()> control_tick_, coordinator_tick_;
 };
 

@@ -296,6 +296,10 @@ TEST_CASE("a copy that a server does not have, and speaks of, is found") {
   CHECK(finds(Mutation::kOwnForCopy, 611));
 }
 
+TEST_CASE("large parts on one disk alone are found") {
+  CHECK(finds(Mutation::kPartsAlone, 341));
+}
+
 TEST_CASE("copies that stay when their snapshots go are found") {
   CHECK(finds(Mutation::kCopiesStay, 158));
 }

@@ -35,6 +35,8 @@ void run_seeds(std::uint64_t first) {
     total.redone += outcome.redone;
     total.memberships += outcome.memberships;
     total.dealt += outcome.dealt;
+    total.ordered += outcome.ordered;
+    total.copied_parts += outcome.copied_parts;
     total.inherited += outcome.inherited;
     total.gathered += outcome.gathered;
     total.resends += outcome.resends;
@@ -64,6 +66,8 @@ void run_seeds(std::uint64_t first) {
   CHECK(shared > kSeedsPerCase / 10);
   CHECK(total.memberships > 0);
   CHECK(total.dealt > 0);
+  CHECK(total.ordered > 0);
+  CHECK(total.copied_parts > 0);
   CHECK(total.large_parts > 0);
   CHECK(total.moves > 0);
   CHECK(total.first_states > 0);

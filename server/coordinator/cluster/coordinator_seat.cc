@@ -76,6 +76,17 @@ bool CoordinatorSeat::moved(const SeatTerms& kept, Term known, ShardIndex place)
   return never || kept.owned != std::max(kept.promised, known);
 }
 
+std::map<std::uint16_t, std::uint64_t> CoordinatorSeat::last_heard(std::uint64_t now_ms) const {
+  std::map<std::uint16_t, std::uint64_t> last = heard_;
+  for (std::uint16_t place = 0; place < options_.places; ++place) {
+    if (place != options_.place.value) last.try_emplace(place, std::min(since_ms_, now_ms));
+  }
+  if (holder_ != kNoShard && holder_ != options_.place) {
+    last[holder_.value] = std::max(last[holder_.value], holder_ms_);
+  }
+  return last;
+}
+
 bool CoordinatorSeat::took(Term term, bool moved) {
   if (state_ != State::kStands || term <= term_) {
     state_ = State::kFollows;

@@ -53,6 +53,9 @@ class CoordinatorSeat {
   static bool moved(const SeatTerms& kept, Term known, ShardIndex place);
   // Has it heard of such a one? Until it takes the next term.
   bool unaware() const { return unaware_; }
+  // When each of the others was heard last, by this server or, if it had the coordinator, by anybody; or when this server
+  // began to listen.
+  std::map<std::uint16_t, std::uint64_t> last_heard(std::uint64_t now_ms) const;
   // The term is on the disk. moved: as above, or unaware(). False: a higher one was reported meanwhile.
   bool took(Term term, bool moved);
   // It cannot do what a holder does: the others have several timeouts to take the coordinator.

@@ -289,7 +289,7 @@ std::set<Round> Peers::snapshots(std::uint16_t index, JobId job) const {
 }
 
 std::set<Round> Peers::snapshots_or_copies(std::uint16_t index, JobId job) const {
-  std::set<Round> rounds = snapshots(index, job);
+  std::set<Round> rounds = alive(index) ? snapshots(index, job) : std::set<Round>();
   for (const auto& [holder, server] : servers_) {
     const auto stored = find(server, job, ShardIndex(index));
     if (server.alive && stored != server.hello.stored.end())

@@ -130,7 +130,7 @@ class Peers {
   // ---- What servers' stores have of jobs: as they said in their hello, and what happened since ----
   // Rounds of this server's part, in its own store.
   std::set<Round> snapshots(std::uint16_t server, JobId job) const;
-  // The same, or a copy of it, in the store of a server that is there.
+  // The same, or a copy of it, in the stores of servers that are there.
   std::set<Round> snapshots_or_copies(std::uint16_t server, JobId job) const;
   bool has_copy(std::uint16_t holder, ShardIndex shard, JobId job, Round round) const;
   // A server that is there, and has a copy of this server's part; kNoShard: none.

@@ -91,7 +91,7 @@ void CoordinatedJob::drop_older(bool again) {
   const SnapshotCopies::Snapshot newest = ledger_.snapshot(record().committed);
   const bool safe = ledger_.keeper.saved() && ledger_.copies.safe(config().snapshot, newest) &&
                     ledger_.context.record_is_copied(record()) &&
-                    !ledger_.context.parts.holders().copies_of(record().job);
+                    !ledger_.context.parts.holders().copies_of(record().job, ledger_.keeper_of_parts());
   if (safe || !record().initialised) ledger_.keeper.drop_older(again);
 }
 

@@ -63,12 +63,15 @@ bool JobLedger::copied(Round round, bool paced, std::uint64_t now_ms) {
   return copies.settled(config().snapshot, parts);
 }
 
-void JobLedger::copy_parts(std::uint64_t now_ms) {
-  if (context.copies.searching()) return;  // the record may be an old one
+std::optional<std::uint64_t> JobLedger::keeper_of_parts() const {
   const auto holder = copies.holder_for(config().snapshot, context.peers.home().value);
   const Peers::Server* server = holder ? context.peers.alive(*holder) : nullptr;
-  context.parts.holders().copy_to(record().job, config().snapshot.copies != 1,
-                                  server ? std::optional(server->hello.incarnation) : std::nullopt, now_ms);
+  return server ? std::optional(server->hello.incarnation) : std::nullopt;
+}
+
+void JobLedger::copy_parts(std::uint64_t now_ms) {
+  if (context.copies.searching()) return;  // the record may be an old one
+  context.parts.holders().copy_to(record().job, config().snapshot.copies != 1, keeper_of_parts(), now_ms);
 }
 
 void JobLedger::tell_commit(const JobMembers& members, std::uint64_t now_ms) const {

@@ -54,6 +54,7 @@ class JobLedger {
   // Copies of the large parts of what ranks keep are on the server that has the copies of the coordinator's server's
   // parts of snapshots.
   void copy_parts(std::uint64_t now_ms);
+  std::optional<std::uint64_t> keeper_of_parts() const;  // that server's incarnation; none: there is none now
 
   void log(const std::string& line, LogLevel level = LogLevel::kInfo) const { context.output.log(line, level); }
   void send(const JobMembers& members, const ControlMessage& message) const;

@@ -5,8 +5,7 @@
 namespace tributary {
 
 bool JobServers::away_long(std::uint16_t server, std::uint32_t wait_ms, std::uint64_t now_ms) const {
-  const std::uint64_t since = std::max(context_.peers.since_ms(server), context_.began_ms);
-  return now_ms >= since + wait_ms;
+  return now_ms >= context_.since_ms(server) + wait_ms;
 }
 
 bool JobServers::needs(const MembershipConfig& config, const std::set<std::uint16_t>& shards,

@@ -26,6 +26,19 @@ std::optional<JobRecordCopy> copy_of(const JobRecord& record, CoordinatorContext
 
 }  // namespace
 
+std::uint64_t CoordinatorContext::since_ms(std::uint16_t server) const {
+  const std::uint64_t since = peers.since_ms(server);
+  const auto heard = options.known.heard_ms.find(server);
+  if (since == 0 && heard != options.known.heard_ms.end()) return heard->second;
+  return std::max(since, began_ms);
+}
+
+KnownServers CoordinatorContext::known_servers() const {
+  KnownServers known{options.known.heard_ms, began_ms, given_up};
+  for (const auto& [index, server] : peers.servers()) known.heard_ms[index] = server.heard_ms;
+  return known;
+}
+
 bool CoordinatorContext::record_is_copied(const JobRecord& record) const {
   std::size_t keepers = 0, copied = 0;
   for (const auto& [index, server] : peers.servers()) {

@@ -13,6 +13,13 @@
 
 namespace tributary {
 
+// What a coordinator knows of servers when it begins: from the one before it in the same process.
+struct KnownServers {
+  std::map<std::uint16_t, std::uint64_t> heard_ms;  // last
+  std::uint64_t since_ms = 0;                       // none of the others was heard after it; 0: it begins itself
+  std::set<std::uint16_t> given_up;                 // as CoordinatorContext::given_up
+};
+
 struct CoordinatorOptions {
   std::uint16_t servers = 1;  // 0: a cluster for all-reduce jobs only
   std::uint64_t incarnation = 0;
@@ -25,6 +32,7 @@ struct CoordinatorOptions {
   // Another server had the coordinator since this one's registry was written: its records are copies like any other's.
   bool moved = false;
   Term term = {};  // docs/failover.md; 0: only one server may have the coordinator
+  KnownServers known = {};
 };
 
 struct CoordinatorContext {
@@ -74,8 +82,11 @@ struct CoordinatorContext {
   RefusalLog refusals;
   std::set<JobId> removing;  // whose records are being removed
   bool draining = false;
-  std::uint64_t began_ms = 0;             // the first tick
-  std::set<std::uint16_t> given_up = {};  // servers that an order went on without, until they say hello
+  std::uint64_t began_ms = options.known.since_ms;            // else the first tick
+  std::set<std::uint16_t> given_up = options.known.given_up;  // an order went on without, until they say hello
+  // When this server was met, or, if it is not there, was last heard; or the time since which it was not.
+  std::uint64_t since_ms(std::uint16_t server) const;
+  KnownServers known_servers() const;  // for the next one
   // No other coordinator can decide otherwise: most servers are there, or nobody else may have the coordinator.
   bool may_decide() const { return peers.majority(given_up.size()) || options.term == Term(); }
 };

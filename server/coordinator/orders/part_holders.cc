@@ -94,12 +94,13 @@ bool PartHolders::copies() const {
   return std::ranges::any_of(copies_, [&](const auto& entry) { return under_way(entry.first, entry.second); });
 }
 
-bool PartHolders::copies_of(JobId job) const {
+bool PartHolders::copies_of(JobId job, std::optional<std::uint64_t> keeper) const {
   if (!ports_.store) return false;
   const auto copies = copies_.find(job);
-  if (copies != copies_.end()) return under_way(job, copies->second);
+  const bool named = copies != copies_.end() && (!keeper || *keeper == copies->second.server);
+  if (named) return under_way(job, copies->second);
   const auto wanted = wanted_.find(job);
-  return wanted != wanted_.end() && !wanted->second.empty();  // nobody has been named yet
+  return wanted != wanted_.end() && !wanted->second.empty();  // it has yet to be ordered
 }
 
 bool PartHolders::under_way(JobId job, const Copies& copies) const {

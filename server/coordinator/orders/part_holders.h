@@ -60,8 +60,8 @@ class PartHolders {
   // Copies are being made: by this server; by any.
   bool copies(std::uint64_t server) const;
   bool copies() const;
-  // Some parts that the job wants have yet to get copies, from a server that is there.
-  bool copies_of(JobId job) const;
+  // Some parts that the job wants have yet to get copies, on a server that is there. keeper: that is to have them.
+  bool copies_of(JobId job, std::optional<std::uint64_t> keeper) const;
 
   // Sends orders. Returns the parts that server 0's store lacks, and a server has.
   std::vector<Key> tick(std::uint64_t now_ms);

@@ -54,6 +54,56 @@ TEST_CASE("a coordinator that has moved takes newer copies, and jobs that its ow
   CHECK((*cluster.adopted)[1].job == JobId(40));
 }
 
+TEST_CASE("a coordinator that has moved does not wait again for a server that nobody has heard since long") {
+  JoinOptions options;
+  options.tensors = {{"w", {6'000'000}}};  // all servers have chunks
+  options.config.membership.on_server_loss = OnLoss::kContinue;
+  Cluster before(3);
+  before.everybody(1);
+  before.run(1, options);
+  JobRecord record = before.record();
+  record.initialised = true;
+  record.committed = Round(10);
+  CoordinatorOptions as = options_of(3);
+  const std::uint64_t now = before.now;
+  as.known = {.heard_ms = {{0, now - kTimeoutMs}, {1, now}}, .since_ms = now, .given_up = {}};
+  const auto meet = [&](Moved& cluster) {
+    for (const std::uint16_t index : {1, 2}) {
+      ServerHello hello = cluster.hello_of(index);
+      hello.copy_endpoint = "copies-" + std::to_string(index);
+      hello.copies = {{record.job, record.edition}};
+      hello.stored = {{record.job, "mnist", 0, {Round(10)}}};
+      if (index == 1) hello.stored.push_back({record.job, "mnist", 0, {Round(10)}, ShardIndex(0)});
+      cluster.say(server_peer(index), hello);
+    }
+    cluster.tick(cluster.now);
+  };
+  Moved cluster(as, {record});
+  const auto adopts_at = [&](std::uint64_t heard_ms) {
+    as.known.heard_ms[0] = heard_ms;
+    Moved other(as, {record});
+    meet(other);
+    return other.adopted.has_value();
+  };
+  CHECK_FALSE(adopts_at(now - kTimeoutMs + 1));
+  REQUIRE(adopts_at(now - kTimeoutMs));
+  meet(cluster);
+  const KnownServers known = cluster.core.known_servers();
+  CHECK(known.heard_ms == std::map<std::uint16_t, std::uint64_t>{{0, now - kTimeoutMs}, {1, now}, {2, now}});
+  // Nor does the one that comes after it, with what it has adopted.
+  as.moved = false;
+  as.known = known;
+  as.known.heard_ms[0] = now - options.config.membership.rejoin_ms;
+  Moved next(as, *cluster.adopted);
+  meet(next);
+  next.worker(0);
+  options.nodes = 1;
+  next.join(0, options);
+  next.tick(next.now);
+  CHECK(next.only<DealChunks>(server_peer(1)));
+  CHECK(next.only<DealChunks>(server_peer(2)));
+}
+
 TEST_CASE("a coordinator that has moved and finds no job has an empty registry of its own") {
   Moved cluster(options_of(2), {});
   cluster.worker(0);

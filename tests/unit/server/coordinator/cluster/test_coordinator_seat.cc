@@ -46,6 +46,7 @@ TEST_CASE("a holder that hears of a term between the last it knew of and its own
   CoordinatorSeat first = seat(0, 2, 16);
   const auto term = first.stand(kTimeout);
   REQUIRE(term == Term(32));
+  CHECK(first.last_heard(kTimeout) == std::map<std::uint16_t, std::uint64_t>{{1, 0}});  // since it listens
   REQUIRE(first.took(*term, false));
   SUBCASE("a term of before is no news") {
     first.learn(Term(16));
@@ -82,6 +83,7 @@ TEST_CASE("the next takes the coordinator when its holder was silent for the tim
   const Term before = take(first, 0);
   exchange(first, second, 500);
   CHECK_FALSE(second.stand(500 + kTimeout - 1));
+  CHECK(second.last_heard(500 + kTimeout) == std::map<std::uint16_t, std::uint64_t>{{0, 500}});
   const Term after = take(second, 500 + kTimeout);
   CHECK(after > before);
   // The first one was only cut off.
@@ -103,6 +105,7 @@ TEST_CASE("what a third one has heard of the holder counts") {
     exchange(second, third, now);
     CHECK_FALSE(second.stand(now));
   }
+  CHECK(second.last_heard(6000) == std::map<std::uint16_t, std::uint64_t>{{0, 5000}, {2, 5000}});
 }
 
 TEST_CASE("one that is there and does not take its turn keeps nobody for ever") {

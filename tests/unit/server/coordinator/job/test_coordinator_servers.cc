@@ -37,8 +37,8 @@ struct Three : Cluster {
     hello.stored = std::move(stored);
     say(server_peer(index), hello);
   }
-  // Trains until a snapshot is named; the servers write their parts, and have copies of each other's.
-  Round snapshot(const std::set<std::uint16_t>& on = {0, 1, 2}) {
+  // Trains until a snapshot is named; the servers write their parts.
+  Round written(const std::set<std::uint16_t>& on = {0, 1, 2}) {
     sent.clear();
     for (int i = 0; i < 20 && count<SnapshotAt>() == 0; ++i) {
       now += 1000;
@@ -50,8 +50,13 @@ struct Three : Cluster {
     const auto at = only<SnapshotAt>(server_peer(*on.begin()));
     REQUIRE(at);
     for (const std::uint16_t server : on) done(server, at->round.value);
-    copy(on);
     return at->round;
+  }
+  // And have copies of each other's.
+  Round snapshot(const std::set<std::uint16_t>& on = {0, 1, 2}) {
+    const Round round = written(on);
+    copy(on);
+    return round;
   }
   void copy(const std::set<std::uint16_t>& on) {
     for (const std::uint16_t server : on) {
@@ -179,6 +184,21 @@ TEST_CASE("the chunks of a job go to the servers that are there when one stays a
     REQUIRE(cluster.dealt_to() == std::set<std::uint16_t>{0, 1});
     CHECK(cluster.to<DealChunks>(server_peer(0)).back().job != deal.job);
   }
+}
+
+TEST_CASE("chunks are dealt out of the last snapshot that has its copies, where a view had begun with a later one") {
+  Three cluster;
+  const Round copied = cluster.snapshot();
+  const Round later = cluster.written();
+  CHECK(later > copied);
+  cluster.leave(0, LeaveKind::kFailed, later.value);
+  cluster.join_again();
+  CHECK(cluster.phase() == "opening");
+  cluster.lose(2);  // with the part of that one which nobody has a copy of
+  cluster.join_again();
+  cluster.wait(kRejoinMs, 2);
+  REQUIRE(cluster.dealt_to() == std::set<std::uint16_t>{0, 1});
+  CHECK(cluster.only<DealChunks>(server_peer(1))->round == copied);
 }
 
 TEST_CASE("a job that is to wait for its servers does, and so does one whose coordinator has too few of them") {

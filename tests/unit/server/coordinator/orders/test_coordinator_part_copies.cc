@@ -133,6 +133,51 @@ TEST_CASE("a server that keeps copies no more drops one when the part is in the 
   CHECK(cluster.orders_for(2).back().parts.empty());
 }
 
+TEST_CASE("a job's state under the id of before stays until the server that came anew has copies of its large parts") {
+  const LargeState state = large_state('a');
+  const JobRecord before = trained(state);
+  JobRecord record = before;  // its chunks went to other servers
+  record.job = before.job.next();
+  record.view = before.view.next();
+  PartsInMemory stored;
+  stored.parts[{record.job, state.large}] = {{{0, state.bytes}}, true};
+  Copying cluster({before, record}, stored, 8);
+  const auto meet = [&](std::uint16_t index, std::uint64_t incarnation) {
+    ServerHello hello = cluster.hello_of(index);
+    hello.incarnation = incarnation;
+    hello.exclusive = "store-" + std::to_string(index);  // the next process has it: this one is gone
+    hello.host = "machine-" + std::to_string(index);
+    hello.copy_endpoint = "copies-" + std::to_string(index);
+    for (const JobId job : {before.job, record.job}) {
+      hello.stored.push_back({job, "mnist", 0, {Round(40)}});
+      hello.stored.push_back({job, "mnist", 0, {Round(40)}, ShardIndex(1 - index)});
+    }
+    if (index == 1) {
+      hello.copies = {{before.job, before.edition}, {record.job, record.edition}};
+      hello.parts = {{before.job, {state.large}, false}};
+    }
+    cluster.say(server_peer(index), hello);
+  };
+  meet(0, 100);
+  meet(1, 101);
+  for (int i = 0; i < 12; ++i) cluster.second();
+  REQUIRE_FALSE(cluster.orders_for(1).empty());
+  CHECK(cluster.orders_for(1).back().job == record.job);
+  meet(1, 102);  // before it could fetch the part
+  cluster.worker(0);
+  cluster.join(0, {.nodes = 1});
+  CHECK(cluster.phase() == "opening");
+  cluster.say(server_peer(1), HeldRecord{record.job, cluster.record().edition});
+  CHECK(cluster.count<DropCheckpoint>() == 0);
+  for (const std::uint16_t server : {0, 1}) cluster.ready(server);
+  CHECK(cluster.phase() == "running");
+  for (int i = 0; i < 12; ++i) cluster.second();
+  CHECK(cluster.count<DropCheckpoint>() == 0);
+  cluster.say(server_peer(1), HeldParts{record.job, {state.large}, false});
+  for (int i = 0; i < 12; ++i) cluster.second();
+  CHECK(cluster.only<DropCheckpoint>(server_peer(1))->job == before.job);
+}
+
 TEST_CASE("a part that the store cannot take from its copy is tried again after a while, and nothing begins without") {
   const LargeState state = large_state('a');
   const JobRecord record = trained(state);
