@@ -487,8 +487,8 @@ Result<std::uint64_t> Coordinator::stop_job(std::string name) {
 }
 
 Result<std::uint64_t> Coordinator::deal_job(std::string name, std::set<std::uint16_t> without) {
-  return give([this, name = std::move(name), without = std::move(without)](std::uint64_t) {
-    return core_->deal_job(name, without);
+  return give([this, name = std::move(name), without = std::move(without)](std::uint64_t now) {
+    return core_->deal_job(name, without, now);
   });
 }
 

@@ -468,8 +468,17 @@ void CoordinatorCore::on(PeerId from, const LeaveJob& m, std::uint64_t now_ms) {
     return m.job.value == 0 ? name == m.name : job.record().job == m.job && job.record().view == m.view;
   });
   if (found != jobs_.end()) return found->second.on(*worker, m, now_ms);
-  CoordinatedJob* job = m.job.value == 0 || m.kind == LeaveKind::kFailed ? nullptr : job_with(m.job);
-  if (job) job->tell_outcome(worker->peer, m.view, m.round);
+  if (m.job.value == 0 || m.kind == LeaveKind::kFailed) return;
+  if (CoordinatedJob* job = job_with(m.job)) return job->tell_outcome(worker->peer, m.view, m.round);
+  // The job has another id since its chunks went to other servers: with the state of a round that this node had left at,
+  // or a later one.
+  const auto named = jobs_.find(m.name);
+  const JobRecord* record = named == jobs_.end() ? nullptr : &named->second.record();
+  if (record && record->initialised && record->committed >= m.round) {
+    return context_.output.send(worker->peer, SnapshotDone{m.job, m.view, m.round, true});
+  }
+  context_.output.send(worker->peer,
+                       StopJob{m.job, m.view, StopKind::kRestart, m.round, "nobody knows this view any more"});
 }
 
 void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms) {

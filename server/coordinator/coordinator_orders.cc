@@ -216,11 +216,21 @@ void CoordinatorCore::not_loaded(const std::string& name, const std::string& why
   if (job->second.record().job.value == 0) jobs_.erase(job);
 }
 
-Result<std::uint64_t> CoordinatorCore::deal_job(const std::string& name, const std::set<std::uint16_t>& without) {
+Result<std::uint64_t> CoordinatorCore::deal_job(const std::string& name, const std::set<std::uint16_t>& without,
+                                                std::uint64_t now_ms) {
   if (context_.draining) return fail(ErrorCode::kStopped, "the cluster is being stopped; order it when it is back");
+  if (!without.empty() && *without.rbegin() >= context_.options.servers) {
+    return fail(ErrorCode::kInvalidArgument, "there is no server " + std::to_string(*without.rbegin()) +
+                                                 ": the cluster has " + std::to_string(context_.options.servers));
+  }
+  if (without.size() == context_.options.servers) {
+    return fail(ErrorCode::kInvalidArgument, "no server would be left for job '" + name + "'");
+  }
+  // One that was heard a moment ago, or could not be yet, is not gone: it may be starting.
   std::set<std::uint16_t> gone = without;
-  std::erase_if(gone,
-                [&](std::uint16_t index) { return index >= context_.options.servers || context_.peers.alive(index); });
+  std::erase_if(gone, [&](std::uint16_t index) {
+    return context_.peers.alive(index) || now_ms < context_.since_ms(index) + context_.options.peer_timeout_ms;
+  });
   if (context_.copies.searching()) {
     context_.given_up.merge(gone);  // for the search
     return searching();
@@ -237,16 +247,16 @@ Result<std::uint64_t> CoordinatorCore::deal_job(const std::string& name, const s
   if (!job.record().initialised && !job.trains()) {
     return fail(ErrorCode::kNotFound, job.in_words() + " has no snapshot: it begins on the servers that are there");
   }
-  if (!without.empty() && *without.rbegin() >= context_.options.servers) {
-    return fail(ErrorCode::kInvalidArgument, "there is no server " + std::to_string(*without.rbegin()) +
-                                                 ": the cluster has " + std::to_string(context_.options.servers));
-  }
   std::set<std::uint16_t> to = context_.peers.those_that_stay();
   std::erase_if(to, [&](std::uint16_t index) { return without.contains(index); });
   if (to.empty()) return fail(ErrorCode::kInvalidArgument, "no server would be left for " + job.in_words());
   for (const std::uint16_t shard : job.shards()) {
     if (context_.peers.alive(shard) || gone.contains(shard) || context_.may_decide()) continue;
     const std::string who = "server " + std::to_string(shard);
+    if (without.contains(shard)) {
+      return fail(ErrorCode::kUnavailable, who + " has not been away for long, and may be starting; order it again in " +
+                                               std::to_string(context_.options.peer_timeout_ms / 1000 + 1) + " s");
+    }
     return fail(ErrorCode::kUnavailable, who + ", which has chunks of " + job.in_words() +
                                              ", is away, and may be under another coordinator; if " + who +
                                              " is gone, order --without " + std::to_string(shard));

@@ -145,13 +145,14 @@ JobWorld* ClusterWorld::job_of(const std::string& job_json) {
 JobWorld* ClusterWorld::job_with(JobId id) {
   if (jobs_.size() == 1) return jobs_.front().get();
   if (const auto known = ids_.find(id); known != ids_.end()) return known->second;
-  const ServerSim* first = chief();
-  if (!first) return nullptr;
-  for (const CoordinatorCore::JobStatus& status : first->coordinator()->jobs()) {
-    if (status.record.job != id) continue;
-    JobWorld* job = job_called(status.name);
-    if (job && id.value != 0) ids_[id] = job;
-    return job;
+  for (const Server& server : servers_) {  // two may have the coordinator, and not know of each other yet
+    if (!server.process || !server.process->coordinator()) continue;
+    for (const CoordinatorCore::JobStatus& status : server.process->coordinator()->jobs()) {
+      if (status.record.job != id) continue;
+      JobWorld* job = job_called(status.name);
+      if (job && id.value != 0) ids_[id] = job;
+      return job;
+    }
   }
   return nullptr;
 }

@@ -232,6 +232,7 @@ Result<ViewStart> CoordinatedJob::begin_view(GatheringJob& gathering, JobId fres
     Status may = ledger_.keeper.may_begin_anew();
     if (may && servers() != 0) may = ledger_.context.peers.room_for_another_job();
     if (!may) return tl::unexpected(may.error());
+    ledger_.keeper.begin_anew(fresh_id);
   }
   Result<DealtChunks> chunks = ledger_.home().lay_out(config(), record(), members, start);
   if (!chunks) return tl::unexpected(chunks.error());

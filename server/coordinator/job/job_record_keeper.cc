@@ -63,6 +63,10 @@ void JobRecordKeeper::begin_view(JobId fresh_id, const JobMembers& members) {
   }
 }
 
+void JobRecordKeeper::begin_anew(JobId fresh_id) {
+  if (context_.peers.stores(record_.job)) record_.job = fresh_id;
+}
+
 void JobRecordKeeper::give_view_up() {
   if (before_) record_ = *std::exchange(before_, std::nullopt);
 }
@@ -108,7 +112,8 @@ void JobRecordKeeper::save_view(const ViewStart& start, const JobMembers& member
 void JobRecordKeeper::view_saved(bool saved, bool opens) {
   saving_ = false;
   JobRecord opening = *std::exchange(opening_, std::nullopt);
-  if (saved && (opens || record_.job.value == 0)) {
+  if (saved && (opens || record_.job != opening.job)) {
+    if (record_.job.value != 0 && record_.job != opening.job) older_.insert(record_.job);
     record_ = std::move(opening);
   } else if (saved && state_ == State::kSaved) {
     state_ = State::kUnsaved;  // the disk has a view that nobody will hear of: servers keep state of the one before

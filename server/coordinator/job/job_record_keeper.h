@@ -49,6 +49,8 @@ class JobRecordKeeper {
   bool begin_another_training(const JoinJob& join);
   // record() is that of the view from here on, until it is ordered to be saved or given up. REQUIRES: !saves().
   void begin_view(JobId fresh_id, const JobMembers& members);
+  // Nothing of before counts, whatever stores have of it: then the job has another id from this view on.
+  void begin_anew(JobId fresh_id);
   void give_view_up();
   // Has nobody state of the job's name that the record does not know? REQUIRES: there is nothing to go on from.
   Status may_begin_anew() const;

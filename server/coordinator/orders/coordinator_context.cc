@@ -9,6 +9,8 @@
 namespace tributary {
 namespace {
 
+constexpr std::uint64_t kNotYet = ~0ull / 2;  // before the first tick no server has been away
+
 // Nothing: it is too large for a message.
 std::optional<JobRecordCopy> copy_of(const JobRecord& record, CoordinatorContext& context) {
   JobRecordCopy copy = records::copy_of(record);
@@ -30,7 +32,7 @@ std::uint64_t CoordinatorContext::since_ms(std::uint16_t server) const {
   const std::uint64_t since = peers.since_ms(server);
   const auto heard = options.known.heard_ms.find(server);
   if (since == 0 && heard != options.known.heard_ms.end()) return heard->second;
-  return std::max(since, began_ms);
+  return began_ms == 0 ? kNotYet : std::max(since, began_ms);
 }
 
 KnownServers CoordinatorContext::known_servers() const {

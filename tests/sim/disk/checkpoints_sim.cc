@@ -196,7 +196,7 @@ class CheckpointsSim::Loading {
     for (std::uint32_t c = 0; c < layout->chunks(); ++c) {
       if (layout->owner(ChunkIndex(c)).shard == shard_) chunks_.emplace_back(c);
     }
-    if (shard_.value == 0) {
+    if (order_.parts) {
       if (Status loaded = load_parts(*directory); !loaded) return loaded;
     }
     if (chunks_.empty()) return Status();

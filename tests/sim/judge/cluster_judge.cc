@@ -55,7 +55,8 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
       broken_(in_words("view", open.view.value) + " was given out twice");
     }
   } else {
-    const auto stranger = open.resume || open.kept ? std::nullopt : losses_.has_another(open.job);
+    const bool anew = !open.resume && !open.kept;
+    const auto stranger = anew && any_commit_ ? losses_.has_another(open.job) : std::nullopt;
     if (stranger) {
       broken_("the job begins anew, and " + in_words("server", *stranger) + " has said that it has snapshots of it");
     }
@@ -65,6 +66,10 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
         restored(dealt->second);
         ++outcome_.dealt;
       }
+    }
+    if (newest_ && newest_->open.job != open.job && !restored_ && anew && !any_commit_) {
+      restored(Round());
+      any_commit_ = false;
     }
     if (newest_ && newest_->open.job != open.job && !restored_) {
       began_anew_ = true;  // nobody has anything of it, so there is nothing more to be judged
@@ -104,9 +109,17 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
 // Checks that a view begins with one cut: snapshots of one view, because a repeated round may give other bits. No copy is
 // of another one, either.
 void ClusterJudge::check_cut(JobId job, Round round, const std::string& what) const {
+  // A view that made no round has what the one before had.
+  const auto made_in = [&](ViewId view) {
+    for (auto at = views_.find({job, view}); at != views_.end() && at->first.first == job; --at) {
+      view = at->first.second;
+      if ((at->second.welcomed && at->second.start != round.value) || at == views_.begin()) break;
+    }
+    return view;
+  };
   std::set<ViewId> views;
   for (const Disk& disk : disks_) {
-    for (const Disk::Snapshot* part : disk.parts(job, round)) views.insert(part->view);
+    for (const Disk::Snapshot* part : disk.parts(job, round)) views.insert(made_in(part->view));
   }
   if (views.size() > 1) {
     broken_(what + in_words("round", round.value) + " with parts of snapshots of " +
@@ -244,7 +257,8 @@ void ClusterJudge::check_rings(const View& begun, std::uint64_t name, bool other
   const bool fresh = called_.insert(name).second;
   const bool unknown = std::ranges::any_of(others_recorded_, [&](std::uint64_t by) { return by != begun.coordinator; });
   const bool goes_on = !others && name == began_as_;
-  if (others && !fresh) broken_("pushes of an earlier view's nodes are taken for those of this one's");
+  const bool anew = !begun.open.resume && begun.kept.empty();  // then nobody pushes anything again
+  if (others && !fresh && !anew) broken_("pushes of an earlier view's nodes are taken for those of this one's");
   if (!others && !goes_on && began_as_ != 0 && !unknown) broken_("pushes that nodes have kept are given up");
   if (!goes_on && began_as_ != 0) ring_lost();
   began_as_ = name;

@@ -338,6 +338,19 @@ TEST_CASE("a server that was thought lost, and says hello again, has said again 
   CHECK(cluster.asked() == Question(1, 30));
 }
 
+TEST_CASE("an order that leaves out a server which has yet to come does not end the search") {
+  Searching cluster(2);
+  cluster.server_with(0, {});
+  const auto order = [&](const std::set<std::uint16_t>& without) {
+    return cluster.core.deal_job("mnist", without, cluster.now).error().message;
+  };
+  CHECK(order({0, 1}).find("no server would be left") == 0);
+  CHECK_FALSE(order({1}).empty());
+  cluster.pass(2000, 0);
+  cluster.server_with(1, {{JobId(30), 6}});
+  CHECK(cluster.asked() == Question(1, 30));
+}
+
 TEST_CASE("a copy that names a round that is nowhere any more takes the round that servers have in common") {
   Searching cluster(2);
   cluster.server_with(0, {});

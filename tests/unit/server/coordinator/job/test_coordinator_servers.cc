@@ -289,7 +289,7 @@ TEST_CASE("a server that chunks were read from is not needed for a deal that is 
 TEST_CASE("a server that is told to stop, whose chunks nobody can take, stops the job cleanly") {
   Three cluster;
   cluster.snapshot();
-  REQUIRE(cluster.core.deal_job("mnist", {1, 2}) == 1u);  // the others are to have none of it
+  REQUIRE(cluster.core.deal_job("mnist", {1, 2}, cluster.now) == 1u);  // the others are to have none of it
   cluster.snapshot();
   cluster.tick(cluster.now += 100);
   cluster.dealt(0);
@@ -316,10 +316,11 @@ TEST_CASE("an order where a server is away says so; one that is refused weakens 
     cluster.tick(cluster.now);
   }
   const auto order = [&](const std::string& job, const std::set<std::uint16_t>& without) {
-    const auto dealt = cluster.core.deal_job(job, without);
+    const auto dealt = cluster.core.deal_job(job, without, cluster.now);
     return dealt ? std::string() : dealt.error().message;
   };
   CHECK(order("other", {1, 2}) == "nobody in the cluster has a job 'other'");
+  CHECK(order("mnist", {3}) == "there is no server 3: the cluster has 3");
   const std::string refused = order("mnist", {});
   CHECK(refused.find("server 1, which has chunks of job 'mnist', is away") != std::string::npos);
   CHECK(refused.find("order --without 1") != std::string::npos);
@@ -354,13 +355,13 @@ TEST_CASE("an order deals a job's chunks to the servers that are there, but for 
   options.config.membership.on_server_loss = OnLoss::kWait;
   Three cluster(options);
   const auto refused = [&](const std::string& job, const std::set<std::uint16_t>& without) {
-    const auto dealt = cluster.core.deal_job(job, without);
+    const auto dealt = cluster.core.deal_job(job, without, cluster.now);
     return dealt ? std::string() : dealt.error().message;
   };
   CHECK(refused("other", {}) == "nobody in the cluster has a job 'other'");
   CHECK(refused("mnist", {0, 1, 2}) == "no server would be left for job 'mnist'");
   cluster.snapshot();
-  REQUIRE(cluster.core.deal_job("mnist", {0}) == 2u);
+  REQUIRE(cluster.core.deal_job("mnist", {0}, cluster.now) == 2u);
   CHECK(cluster.job().deal == "ordered; it waits for a snapshot");
   cluster.snapshot();
   cluster.tick(cluster.now += 100);
@@ -372,11 +373,31 @@ TEST_CASE("an order deals a job's chunks to the servers that are there, but for 
   CHECK(cluster.job().deal.empty());
   // It stays there, and an order that would change nothing ends at once.
   cluster.wait(2 * kRejoinMs, 3);
-  REQUIRE(cluster.core.deal_job("mnist", {0}) == 2u);
+  REQUIRE(cluster.core.deal_job("mnist", {0}, cluster.now) == 2u);
   cluster.sent.clear();
   cluster.tick(cluster.now += 100);
   CHECK(cluster.dealt_to().empty());
   CHECK(cluster.job().deal.empty());
+}
+
+TEST_CASE("a node that has yet to hear how its stop ended hears it also when chunks have gone to other servers since") {
+  Three cluster;
+  const Round round = cluster.snapshot();
+  const OpenJob before = cluster.open();
+  REQUIRE(cluster.core.deal_job("mnist", {0}, cluster.now));
+  cluster.snapshot();
+  cluster.tick(cluster.now += 100);
+  for (const std::uint16_t server : {1, 2}) cluster.dealt(server);
+  REQUIRE(cluster.record().job != before.job);
+  cluster.sent.clear();
+  const auto leave = [&](Round at) {
+    cluster.say(worker_peer(0),
+                LeaveJob{before.job, before.view, NodeRank(0), LeaveKind::kStopped, at, {}, "mnist", {}});
+  };
+  leave(round);
+  CHECK(cluster.only<SnapshotDone>(worker_peer(0))->ok);
+  leave(Round(cluster.record().committed.value + 1));  // this one is lost
+  CHECK(cluster.only<StopJob>(worker_peer(0))->kind == StopKind::kRestart);
 }
 
 TEST_CASE("a job without a snapshot begins anew on the servers that are there") {
