@@ -14,12 +14,24 @@ constexpr std::uint64_t kFirstReconnectNs = 50'000'000, kMaxReconnectNs = 1'000'
 }  // namespace
 
 void Process::after(std::uint64_t delay_ns, std::function<void()> action) {
-  clock_.after(delay_ns, [this, life = std::weak_ptr(held_until_), action = std::move(action)]() mutable {
-    const auto held_until = life.lock();
-    if (!held_until) return;
-    const std::uint64_t now = clock_.now_ns();
-    if (*held_until > now) return after(*held_until - now, std::move(action));
-    action();
+  clock_.after(delay_ns, [this, weak = std::weak_ptr(life_), action = std::move(action)]() mutable {
+    const auto life = weak.lock();
+    if (!life) return;
+    if (life->held_until_ns <= clock_.now_ns() && life->waiting.empty()) return action();
+    life->waiting.push_back(std::move(action));
+    if (life->waiting.size() == 1) go_on_later();
+  });
+}
+
+void Process::go_on_later() {
+  clock_.after(life_->held_until_ns - clock_.now_ns(), [this, weak = std::weak_ptr(life_)] {
+    while (const auto life = weak.lock()) {  // an action may end the process
+      if (life->waiting.empty()) return;
+      if (life->held_until_ns > clock_.now_ns()) return go_on_later();
+      const std::function<void()> next = std::move(life->waiting.front());
+      life->waiting.pop_front();
+      next();
+    }
   });
 }
 

@@ -36,15 +36,21 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   void after(std::uint64_t delay_ns, std::function<void()> action);
-  // As a machine that swaps, or SIGSTOP: whatever is due before then waits until then.
-  void hold_until(std::uint64_t at_ns) { *held_until_ = std::max(*held_until_, at_ns); }
+  // As a machine that swaps, or SIGSTOP: whatever is due before then waits until then, and keeps its order.
+  void hold_until(std::uint64_t at_ns) { life_->held_until_ns = std::max(life_->held_until_ns, at_ns); }
   std::uint32_t machine() const { return machine_; }
   std::uint64_t now_ns() const { return clock_.now_ns(); }
 
  private:
+  struct Life {
+    std::uint64_t held_until_ns = 0;
+    std::deque<std::function<void()>> waiting;
+  };
+  void go_on_later();
+
   VirtualClock& clock_;
   const std::uint32_t machine_;
-  const std::shared_ptr<std::uint64_t> held_until_ = std::make_shared<std::uint64_t>(0);  // its life
+  const std::shared_ptr<Life> life_ = std::make_shared<Life>();
 };
 
 struct Packet {

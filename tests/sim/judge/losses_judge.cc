@@ -20,6 +20,7 @@ std::set<std::uint64_t> numbers_behind(const std::string& text, const std::strin
 }  // namespace
 
 void LossesJudge::store_lost(std::uint16_t shard, bool matters) {
+  ++stores_;
   if (matters) lost_.push_back(shard);
 }
 
@@ -39,8 +40,9 @@ bool LossesJudge::may_refuse(const Error& error, bool copied, const Has& has_par
     return servers.contains(at.shard) && rounds.contains(at.round.value) && !has_part(at.shard, at.round);
   };
   if (std::ranges::any_of(hurts_, hurt)) return true;
-  // The coordinator may have recorded a newer snapshot than it had time to tell of.
-  const bool newest = !rounds.empty() && *rounds.rbegin() >= committed_.value;
+  // The coordinator may have recorded a newer snapshot than it had time to tell of. Where two stores were lost the newest
+  // record may be lost, too.
+  const bool newest = !rounds.empty() && (*rounds.rbegin() >= committed_.value || stores_ > 1);
   const auto lost = [&](std::uint16_t shard) {
     return servers.contains(shard) && newest && !has_part(shard, Round(*rounds.rbegin()));
   };
@@ -48,13 +50,15 @@ bool LossesJudge::may_refuse(const Error& error, bool copied, const Has& has_par
   // Large parts of what ranks keep are in server 0's store alone.
   const bool of_ranks = error.message.find("membership.on_state_lost") != std::string::npos;
   if (of_ranks && std::ranges::find(lost_, 0) != lost_.end()) return true;
-  // Without the registry, and any copy of it: a server that has something of the job.
+  // Without the registry, and any copy of it, or where two stores were lost, which may have cut a deal short: a server that
+  // has something of the job.
   const auto has = [&](const auto& entry) {
     return servers.contains(entry.first) && std::ranges::any_of(entry.second, [&](const StoredJob& stored) {
              return std::ranges::any_of(stored.snapshots, [&](Round round) { return rounds.contains(round.value); });
            });
   };
-  return !copied && std::ranges::find(lost_, 0) != lost_.end() && std::ranges::any_of(heard_, has);
+  const bool unknown = !copied && std::ranges::find(lost_, 0) != lost_.end();
+  return (unknown || stores_ > 1) && std::ranges::any_of(heard_, has);
 }
 
 }  // namespace tributary::sim

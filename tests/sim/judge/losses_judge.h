@@ -42,6 +42,7 @@ class LossesJudge {
   };
   std::vector<Hurt> hurts_;          // of a snapshot
   std::vector<std::uint16_t> lost_;  // stores
+  std::size_t stores_ = 0;           // that were lost, whatever they had
   std::map<std::uint16_t, std::vector<StoredJob>> heard_;
   Round committed_;
 };
