@@ -224,12 +224,10 @@ void Session::Impl::sleep_for_words() const {
 // Returns when these chunks have the round's parameters, or with an error.
 Status Session::Impl::wait_chunks(std::uint32_t begin, std::uint32_t end, Round round) {
   for (std::uint32_t c = begin; c < end; ++c) {
-    const auto there = [&] {
-      return memory.chunk_words()[c].version_plus_one.load(std::memory_order_acquire) > round.value;
-    };
-    while (!there()) {
+    const ChunkWord& word = memory.chunk_words()[c];
+    while (!word.has(round)) {
       const std::uint32_t seen = memory.node().progress.load(std::memory_order_seq_cst);
-      if (there()) break;
+      if (word.has(round)) break;
       if (state() > RegionState::kStopRequested) return fail(ErrorCode::kStopped, {});
       const bool woken = memory.node().sleep(seen, kLivenessInterval);
       stops.ask();  // the callback may print; the wait for a round continues in any case
@@ -247,12 +245,9 @@ Status Session::Impl::wait_chunks(std::uint32_t begin, std::uint32_t end, Round 
 bool Session::Impl::all_complete() const {
   const Round round = memory.round_of(memory.held().front());
   return std::ranges::all_of(memory.held(), [&](const HeldTensor& tensor) {
-    const auto answered = [&](const ChunkWord& word) {
-      return word.version_plus_one.load(std::memory_order_acquire) > round.value;
-    };
-    const ChunkWord* words = memory.chunk_words();
+    const std::span words(memory.chunk_words() + tensor.first_chunk, tensor.end_chunk - tensor.first_chunk);
     return memory.round_of(tensor) == round &&
-           std::all_of(words + tensor.first_chunk, words + tensor.end_chunk, answered);
+           std::ranges::all_of(words, [&](const ChunkWord& word) { return word.has(round); });
   });
 }
 

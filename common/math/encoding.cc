@@ -42,17 +42,6 @@ std::string patterns(EncodingUse other) {
 
 }  // namespace
 
-void Encoding::finish(std::size_t, float*, std::byte*, std::span<std::uint32_t>) const {}
-
-void Encoding::encode_update(const float* values, std::size_t elements, std::size_t first, std::size_t count,
-                             float* /*estimate*/, std::byte* frame) const {
-  encode(values, elements, first, count, nullptr, frame);
-}
-
-void Encoding::apply(const std::byte* frame, std::size_t elements, float* parameters) const {
-  decode(frame, elements, 0, elements, parameters);
-}
-
 void decode_push(const Encoding& encoding, const std::byte* frame, std::uint64_t weight, std::size_t elements,
                  std::size_t first, std::size_t count, float* out) {
   encoding.decode(frame, elements, first, count, out);

@@ -52,7 +52,8 @@ class Encoding {
   virtual void encode(const float* values, std::size_t elements, std::size_t first, std::size_t count, float* residual,
                       std::byte* frame) const = 0;
   // Completes the frame after the last encode() of a chunk, with all of it (top-k's choice). scratch: scratch_words().
-  virtual void finish(std::size_t elements, float* residual, std::byte* frame, std::span<std::uint32_t> scratch) const;
+  virtual void finish(std::size_t /*elements*/, float* /*residual*/, std::byte* /*frame*/,
+                      std::span<std::uint32_t> /*scratch*/) const {}
   virtual std::size_t scratch_words(std::size_t /*elements*/) const { return 0; }
 
   // ---- Its receiver ----
@@ -70,9 +71,13 @@ class Encoding {
   // Encodes parameters. is_delta(): the frame has the change of estimate[0 .. count) towards values, and the estimate
   // is changed accordingly; otherwise estimate is not used.
   virtual void encode_update(const float* values, std::size_t elements, std::size_t first, std::size_t count,
-                             float* estimate, std::byte* frame) const;
+                             float* /*estimate*/, std::byte* frame) const {
+    encode(values, elements, first, count, nullptr, frame);
+  }
   // Applies a frame to the receiver's whole chunk of parameters.
-  virtual void apply(const std::byte* frame, std::size_t elements, float* parameters) const;
+  virtual void apply(const std::byte* frame, std::size_t elements, float* parameters) const {
+    decode(frame, elements, 0, elements, parameters);
+  }
 };
 
 // Values [first, first+count) of the sum that a push of `weight` samples carries.

@@ -40,7 +40,7 @@ enum class Mutation {
   kDroppedResend,      // nobody is asked to send again
   kOtherWeight,        // a push that is made again does not have its own number of samples
   kForgottenCopies,    // samples of a tensor that ranks of one replica share are counted by each of them
-  kForgottenSettings,  // a node does not keep what its trainers said of a step
+  kForgottenSettings,  // a node pushes a round again without what its trainers said of its step
   kForgottenDecision,  // a node does not keep what was decided about a round
   kDroppedResidual,    // a node begins without the residual that a server restored
   kForgottenRedo,      // a node does not push again what servers lack

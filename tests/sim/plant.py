@@ -284,6 +284,7 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
     "client_core.cc": [
         ("kForgottenOverdue", "      output_.send(chunk, Query{", "      if (!BUG) output_.send(chunk, Query{"),
         ("kOtherWeight", "    push.weight = kept->weight;", "    push.weight = kept->weight + (BUG ? 1 : 0);"),
+        ("kForgottenSettings", "    said = kept->settings;", "    said = BUG ? SaidSettings() : kept->settings;"),
     ],
     "state_home.cc": [
         (
@@ -314,11 +315,6 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "lane_job.cc": [
-        (
-            "kForgottenSettings",
-            "note_settings(chunk->index, gradient.round, gradient.settings);",
-            "note_settings(chunk->index, gradient.round, BUG ? SaidSettings() : gradient.settings);",
-        ),
         (
             "kForgottenDecision",
             "job_->spec().redo.get()) ring->note",

@@ -1,6 +1,6 @@
 // A worker process of a simulated cluster: NodeJobs with its redo rings, and WorkerLaneJobs as the daemon has
 // them. Only their shells are replaced here, the code with threads and sockets (worker/control.cc,
-// worker/node/job_connections.cc, worker/attach_server.cc).
+// worker/node/lane.cc, worker/attach_server.cc).
 #pragma once
 
 #include <deque>
@@ -23,7 +23,7 @@ class JobWorld;
 class TrainerSim;
 class WorkerSim;
 
-// worker/node/job_connections.h: the connections of one view of the job on one lane.
+// worker/node/lane.cc: the connections of one view of the job on one lane.
 class WorkerLaneSim final : private WorkerLaneOutput {
  public:
   WorkerLaneSim(JobWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> memory, std::uint16_t index);

@@ -139,7 +139,7 @@ void DeviceReducer::keep(const LaneChunk& chunk) {
   }
   const Round round = chunk.gradient.round;
   kernels::stream_copy(memory.frame(chunk.index), memory.frame_bytes(chunk.index), ring_->frame(chunk.index, round));
-  ring_->publish(chunk.index, round, chunk.gradient.weight);
+  ring_->publish(chunk.index, round, chunk.gradient.weight, chunk.gradient.settings);
 }
 
 std::vector<const SharedMemory*> DeviceReducer::frames() const {

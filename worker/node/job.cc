@@ -102,7 +102,7 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
   job->header_->flat_elements = layout.flat_elements();
   job->header_->chunks = layout.chunks();
   job->chunk_words_ = new (base + sizeof(NodeHeader)) ChunkWord[layout.chunks()];
-  job->published_ = std::make_unique<std::atomic<std::uint64_t>[]>(layout.chunks());
+  job->published_ = std::make_unique<ChunkWord[]>(layout.chunks());
   job->parameters_ = job->region_->parameters();
 
   for (std::uint32_t rank = 0; rank < job->spec_.ranks; ++rank) {
@@ -134,11 +134,6 @@ void NodeJob::add_reduce_ns(std::uint64_t ns) const {
   header_->reduce_ns.fetch_add(ns, std::memory_order_relaxed);
 }
 
-void NodeJob::publish(ChunkIndex chunk, Version version) const {
-  published_[chunk.value].store(version.value + 1, std::memory_order_release);
-  chunk_words_[chunk.value].version_plus_one.store(version.value + 1, std::memory_order_release);
-}
-
 void NodeJob::set_state(RegionState state) const {
   {
     const std::lock_guard lock(state_mutex_);
@@ -153,14 +148,14 @@ void NodeJob::set_state(RegionState state) const {
 Version NodeJob::min_version() const {
   std::uint64_t lowest = ~0ull;
   for (std::size_t c = 0; c < layout().chunks(); ++c) {
-    lowest = std::min(lowest, published_[c].load(std::memory_order_acquire));
+    lowest = std::min(lowest, published_[c].version_plus_one.load(std::memory_order_acquire));
   }
   return Version(lowest == 0 ? 0 : lowest - 1);
 }
 
 bool NodeJob::whole() const {
   for (std::size_t c = 0; c < layout().chunks(); ++c) {
-    if (published_[c].load(std::memory_order_acquire) == 0) return false;
+    if (published_[c].version_plus_one.load(std::memory_order_acquire) == 0) return false;
   }
   return true;
 }
@@ -168,7 +163,7 @@ bool NodeJob::whole() const {
 std::uint64_t NodeJob::answers() const {
   std::uint64_t sum = 0;
   for (std::size_t c = 0; c < layout().chunks(); ++c) {
-    sum += published_[c].load(std::memory_order_acquire);
+    sum += published_[c].version_plus_one.load(std::memory_order_acquire);
   }
   return sum;
 }
@@ -176,13 +171,9 @@ std::uint64_t NodeJob::answers() const {
 Version NodeJob::max_version() const {
   std::uint64_t highest = 0;
   for (std::size_t c = 0; c < layout().chunks(); ++c) {
-    highest = std::max(highest, published_[c].load(std::memory_order_acquire));
+    highest = std::max(highest, published_[c].version_plus_one.load(std::memory_order_acquire));
   }
   return Version(highest == 0 ? 0 : highest - 1);
-}
-
-bool NodeJob::is_last(Round round) const {
-  return round.value == header().last_round.load(std::memory_order_relaxed);
 }
 
 // Lanes work side by side: what the slowest of them takes is what the node takes. Lanes without chunks have no rounds.

@@ -106,7 +106,10 @@ class NodeJob {
   void add_reduce_ns(std::uint64_t ns) const;
   std::uint64_t reduce_ns() const { return reduce_ns_.load(std::memory_order_relaxed); }
   // The chunk's owner. Its parameters are of that version, for trainers to read.
-  void publish(ChunkIndex chunk, Version version) const;
+  void publish(ChunkIndex chunk, Version version) const {
+    published_[chunk.value].publish(version);
+    chunk_words_[chunk.value].publish(version);
+  }
   // Any thread. Sets the state, unless a later one is set already (states only grow), and wakes the trainers.
   void set_state(RegionState state) const;
   RegionState state() const { return state_.load(std::memory_order_relaxed); }
@@ -120,7 +123,7 @@ class NodeJob {
   // Any thread. Where the node's time went in this view.
   NodePace pace() const;
   // Any thread. Is `round` the job's last one, as its trainers say?
-  bool is_last(Round round) const;
+  bool is_last(Round round) const { return round.value == header_->last_round.load(std::memory_order_relaxed); }
   // Any thread. The newest round of which local rank `rank` has given all gradients.
   Round said(std::uint32_t rank) const;
   // Did local rank `rank` call ready for a round beyond `round`?
@@ -143,7 +146,7 @@ class NodeJob {
   NodeHeader* header_ = nullptr;
   ChunkWord* chunk_words_ = nullptr;
   // Copies of what was published, of state and time: trainers can write to the region, where they are told.
-  std::unique_ptr<std::atomic<std::uint64_t>[]> published_;  // by chunk: its version plus 1
+  std::unique_ptr<ChunkWord[]> published_;
   mutable std::mutex state_mutex_;
   mutable std::atomic<RegionState> state_{RegionState::kRunning};
   mutable std::atomic<std::uint64_t> reduce_ns_{0};

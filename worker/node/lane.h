@@ -1,7 +1,6 @@
 // WorkerLane: a thread, and for every job one DEALER socket per server lane it serves, in a ZeroMQ context of its own.
-// The thin shell around WorkerLaneJobs and their JobConnections: the thread that notices a ready gradient also sums,
-// encodes and sends it, and writes the answer into the node region. Lane w serves the server lanes l with
-// l % lanes == w.
+// The thin shell around WorkerLaneJobs: the thread that notices a ready gradient also sums, encodes and sends it, and
+// writes the answer into the node region. Lane w serves the server lanes l with l % lanes == w.
 //
 // Costs of the data path:
 //   locks    None. Jobs belong to this thread alone. Trainers ring an eventfd; commands of the attach thread wait in
@@ -27,7 +26,7 @@
 
 #include "common/base/patience.h"
 #include "common/base/result.h"
-#include "worker/node/job_connections.h"
+#include "worker/node/lane_job.h"
 #include "worker/node/node_lane.h"
 
 namespace tributary {
@@ -51,6 +50,8 @@ class WorkerLane final : public NodeLane {
   void trace(std::shared_ptr<NodeJob> job, std::shared_ptr<TraceBuffer> buffer);  // WorkerLaneJob::trace()
 
  private:
+  class JobConnections;  // a job's sockets
+
   WorkerLane(WorkerLaneOptions options, WorkerLaneListener& listener, Logger logger, Bells bells);
   void run() override;
   void finish_keeping(std::uint64_t now_ms);

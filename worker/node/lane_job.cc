@@ -105,11 +105,7 @@ void WorkerLaneJob::scan() {
   if (trace_) {
     for (const LaneChunk* chunk : complete_) trace_->ready(*chunk, now);
   }
-  for (LaneChunk* chunk : complete_) {
-    const LaneChunk::Gradient& gradient = chunk->gradient;
-    if (job_->spec().redo) job_->spec().redo->note_settings(chunk->index, gradient.round, gradient.settings);
-    reducer_->reduce(*chunk, chunk->flight.wants_residual);
-  }
+  for (LaneChunk* chunk : complete_) reducer_->reduce(*chunk, chunk->flight.wants_residual);
 }
 
 void WorkerLaneJob::reduced(LaneChunk& chunk) {

@@ -1,7 +1,7 @@
 // WorkerLaneJob: one job on one worker lane, all but its sockets: from tensors that become ready to pushes, and from
 // answers to parameters that trainers see. Hands each chunk (LaneChunk) from stage to stage (NodeGather, NodeReducer,
-// ClientCore), and connects them to the node's shared memory. The lane (through worker/node/job_connections.h) and the
-// simulator drive this class. Thread rule: the lane's thread.
+// ClientCore), and connects them to the node's shared memory. The lane (worker/node/lane.cc) and the simulator drive
+// this class. Thread rule: the lane's thread.
 #pragma once
 
 #include <cstdint>

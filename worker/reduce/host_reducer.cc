@@ -95,7 +95,7 @@ void HostReducer::reduce(LaneChunk& chunk, bool with_residual) {
   LaneChunk::Gradient& gradient = chunk.gradient;
   TRIB_ASSERT(gradient.frame.empty() && (!with_residual || push_->keeps_residual()));
   if (written_in_ring()) {
-    ring_->publish(chunk.index, gradient.round, gradient.weight);
+    ring_->publish(chunk.index, gradient.round, gradient.weight, gradient.settings);
     gradient.frame = ring_->written(chunk.index, gradient.round);
     return listener_.reduced(chunk);
   }
@@ -104,14 +104,14 @@ void HostReducer::reduce(LaneChunk& chunk, bool with_residual) {
     gradient.frame = std::as_bytes(std::span(gradients_[0] + chunk.range.begin, chunk.range.elements));
     if (ring_) {  // only in case a server is lost: what is sent is the trainer's memory
       kernels::stream_copy(gradient.frame.data(), gradient.frame.size(), ring_->frame(chunk.index, gradient.round));
-      ring_->publish(chunk.index, gradient.round, gradient.weight);
+      ring_->publish(chunk.index, gradient.round, gradient.weight, gradient.settings);
       busy_ns_ += steady_ns() - started;
     }
     return listener_.reduced(chunk);
   }
   std::byte* out = ring_ ? ring_->frame(chunk.index, gradient.round) : area(chunk, gradient.round);
   encode_sum(chunk, out);
-  if (ring_) ring_->publish(chunk.index, gradient.round, gradient.weight);
+  if (ring_) ring_->publish(chunk.index, gradient.round, gradient.weight, gradient.settings);
   const std::size_t frame_bytes = push_->bytes(chunk.range.elements);
   if (ring_ && with_residual) {
     std::memcpy(area(chunk, gradient.round), out, frame_bytes);

@@ -197,15 +197,11 @@ std::span<StepSettings> RedoRing::settings(ChunkIndex chunk, Round round) const 
   return {first + round.value % slots() * groups, groups};
 }
 
-void RedoRing::note_settings(ChunkIndex chunk, Round round, SaidSettings said) {
+void RedoRing::publish(ChunkIndex chunk, Round round, std::uint64_t weight, SaidSettings said) {
   Entry& kept = entry(chunk, round);
   kept.round.store(0, std::memory_order_release);
   kept.says_settings.store(said.empty() ? 0 : 1, std::memory_order_relaxed);
   if (!said.empty()) std::ranges::copy(said, settings(chunk, round).begin());
-}
-
-void RedoRing::publish(ChunkIndex chunk, Round round, std::uint64_t weight) {
-  Entry& kept = entry(chunk, round);
   kept.weight.store(weight, std::memory_order_relaxed);
   kept.round.store(round.value, std::memory_order_release);
   entry(chunk, round.next()).round.store(0, std::memory_order_release);

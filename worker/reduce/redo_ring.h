@@ -73,10 +73,9 @@ class RedoRing {
   std::size_t slot_bytes() const { return places_.slot_bytes; }
   std::uint32_t slots() const { return rounds_ + 1; }
   std::span<const std::byte> written(ChunkIndex chunk, Round round) const;
-  // Keeps the settings that trainers send with the round's gradient. Call it before publish().
-  void note_settings(ChunkIndex chunk, Round round, SaidSettings said);
-  // Marks the frame as complete. The place of the next round is free from now on.
-  void publish(ChunkIndex chunk, Round round, std::uint64_t weight);
+  // Marks the frame as complete, with its weight and the settings that trainers sent with the gradient. The place of the
+  // next round is free from now on.
+  void publish(ChunkIndex chunk, Round round, std::uint64_t weight, SaidSettings said = {});
   // Jobs with a gate: keeps the decision about a whole round, from an answer. Any lane.
   void note_decision(Round round, const GateDecision& decision);
 

@@ -93,9 +93,9 @@ TEST_CASE("the ring keeps a round's settings, and a round that says none has non
     };
     const std::vector<StepSettings> settings = said(round);
     const bool says = round % 3 != 0;
-    ring->note_settings(ChunkIndex(0), Round(round), says ? SaidSettings(settings) : SaidSettings());
+    ring->frame(ChunkIndex(0), Round(round));
     CHECK_FALSE(ring->find(ChunkIndex(0), Round(round)));
-    ring->publish(ChunkIndex(0), Round(round), 7);
+    ring->publish(ChunkIndex(0), Round(round), 7, says ? SaidSettings(settings) : SaidSettings());
     const auto kept = ring->find(ChunkIndex(0), Round(round));
     REQUIRE(kept);
     CHECK(std::ranges::equal(kept->settings, says ? SaidSettings(settings) : SaidSettings()));
