@@ -66,8 +66,7 @@ class CoordinatorCore : private CheckpointJobs {
   }
   std::optional<DiagnosisStatus> diagnosis(std::uint32_t id) const { return diagnoses_.status(id); }
   // The chunks of a job go to the servers that are there, but for these. Returns how many servers that are.
-  Result<std::uint64_t> deal_job(const std::string& name, const std::set<std::uint16_t>& without,
-                                 std::uint64_t now_ms);
+  Result<std::uint64_t> deal_job(const std::string& name, const std::set<std::uint16_t>& without, std::uint64_t now_ms);
   // Deletes a job that is not in use, with all that anybody has of that name. How many there were.
   Result<std::uint64_t> remove_job(const std::string& name);
 

@@ -254,7 +254,8 @@ Result<std::uint64_t> CoordinatorCore::deal_job(const std::string& name, const s
     if (context_.peers.alive(shard) || gone.contains(shard) || context_.may_decide()) continue;
     const std::string who = "server " + std::to_string(shard);
     if (without.contains(shard)) {
-      return fail(ErrorCode::kUnavailable, who + " has not been away for long, and may be starting; order it again in " +
+      return fail(ErrorCode::kUnavailable, who +
+                                               " has not been away for long, and may be starting; order it again in " +
                                                std::to_string(context_.options.peer_timeout_ms / 1000 + 1) + " s");
     }
     return fail(ErrorCode::kUnavailable, who + ", which has chunks of " + job.in_words() +

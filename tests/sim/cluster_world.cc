@@ -166,7 +166,7 @@ JobWorld& ClusterWorld::job(JobId id) {
 bool ClusterWorld::told(const ServerSim& coordinator, PeerId to, const ControlMessage& message) {
   say_message("coordinator", "to " + coordinator.name_of(to) + ":", message);
   const auto of = [this](const auto& m) -> JobWorld* {
-    if constexpr (requires { m.owners_before; }) return job_called(m.name);
+    if constexpr (requires { m.owners_before; }) return ids_[m.job] = job_called(m.name);
     if constexpr (requires { m.job.value; }) return job_with(m.job);
     return nullptr;
   };

@@ -107,7 +107,8 @@ bool OperatorSim::look_at(Deal& deal) {
   if (world_.over()) return false;
   if (deal.coordinator == 0) {
     if (!core) return true;
-    const Result<std::uint64_t> servers = core->deal_job(world_.scenario.job, deal.without, world_.clock.now_ns() / kMs);
+    const Result<std::uint64_t> servers =
+        core->deal_job(world_.scenario.job, deal.without, world_.clock.now_ns() / kMs);
     if (!servers) {
       refused_ = servers.error().message;
       return world_.clock.now_ns() < deal.begun_ns + kDealPatienceNs;  // perhaps a server is away

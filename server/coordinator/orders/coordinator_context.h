@@ -13,7 +13,7 @@
 
 namespace tributary {
 
-// What a coordinator knows of servers when it begins: from the one before it in the same process.
+// Knowledge of servers that a coordinator begins with: from the one before it in the same process.
 struct KnownServers {
   std::map<std::uint16_t, std::uint64_t> heard_ms;  // last
   std::uint64_t since_ms = 0;                       // none of the others was heard after it; 0: it begins itself

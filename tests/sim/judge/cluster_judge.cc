@@ -87,13 +87,13 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
     went_back_ = scenario_.rewinds && (open.resume ? open.resume_round.value : 0) < complete_;
     if (!setup_.layout) set_up(open);
     View& fresh = views_[{open.job, open.view}];
+    fresh.number = ++outcome_.views;
     fresh.coordinator = coordinator;
     fresh.open = open;
     fresh.nodes = nodes;
     fresh.deaths = deaths_;
     begin(fresh);
     newest_ = &fresh;
-    ++outcome_.views;
   }
   emptied_.erase(shard);
   View& opened = *view(open.job, open.view);
@@ -291,11 +291,13 @@ void ClusterJudge::restored(Round round) {
 }
 
 std::optional<std::span<const float>> ClusterJudge::right(ViewId view, ChunkIndex chunk, Round version) const {
+  // The newest view of any job id: views count on when chunks go to other servers, and begin again with a new registry.
   const SyncJudge* judge = nullptr;
-  ViewId newest;  // of any job id: views count on when chunks go to other servers
+  std::pair<ViewId, std::uint64_t> newest;
   for (const auto& [id, known] : views_) {
-    if (id.second > view || id.second < newest || !known.sync) continue;
-    newest = id.second;
+    const std::pair order(id.second, known.number);
+    if (id.second > view || order < newest || !known.sync) continue;
+    newest = order;
     judge = known.sync;
   }
   return judge ? std::optional(judge->master(chunk, version.value)) : std::nullopt;
@@ -394,6 +396,8 @@ void ClusterJudge::server_ends(std::uint16_t shard, bool said) {
   outcome_.unsaved += said ? 1 : 0;
   const bool known = told_lost_;  // by one before, and no view has begun since
   told_lost_ |= said;
+  // A view has opened since that begins with a snapshot: servers have dropped what they had.
+  if (newest_ && !newest_->welcomed && newest_->kept.empty()) return;
   if (known || !scenario_.calm || !synchronous() || !has_part(shard) || complete_ <= committed_.value) return;
   const std::string what = in_words("round", complete_) + " is complete, and committed is " +
                            in_words("round", committed_.value) + " when " + in_words("server", shard) + " ends cleanly";

@@ -133,6 +133,7 @@ class ClusterJudge {
 
  private:
   struct View {
+    std::uint64_t number = 0;  // as they opened
     std::uint64_t coordinator = 0;
     OpenJob open;
     std::vector<std::uint32_t> nodes;
