@@ -100,6 +100,7 @@ void JobWorld::gone(std::uint32_t index) {
   Node& node = nodes_[index];
   if (!node.here) return;
   say("FAULT", "node " + std::to_string(index) + " is gone");
+  judge.node_disturbed();
   node.here = false;
   node.worker.reset();
   values_judge.daemon_died();
