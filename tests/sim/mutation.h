@@ -81,6 +81,7 @@ enum class Mutation {
   kOthersName,         // two jobs: a name that begins as another job's is taken for that one
   kOthersId,           // two jobs: both get the same id
   kOthersKept,         // two jobs: a server that lets go of what it keeps of one lets go of the other's, too
+  kEnd
 };
 
 }  // namespace tributary::sim

@@ -204,7 +204,6 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "kMaxCoordinators + (BUG ? 0 : options_.place.value);",
         ),
     ],
-    "registry_copies.cc": [],  # the newest of what stores have corrects an old record: unit tests look
     "coordinator_core.cc": [
         (
             "kOthersWorker",
