@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@
 #include "bench/measurements.h"
 #include "bench/sample_gradients.h"
 #include "bench/timing.h"
+#include "common/config/choice.h"
+#include "common/math/fused_step.h"
 #include "kernels/cast.h"
 #include "kernels/facts.h"
 #include "kernels/int8.h"
@@ -35,7 +38,9 @@ constexpr double kMaxSeconds = 3600.0;
 struct Arrays {
   KernelBenchOptions options;
   std::size_t k;  // of a whole chunk
+  std::unique_ptr<kernels::Optimizer> optimizer;
   std::array<std::vector<float>, 4> gradients_in;
+  std::array<std::vector<float>, 1 + kernels::kMaxSlots> stepped;  // parameters, then the optimizer's state
   std::vector<float> out, residual, estimate;
   std::vector<std::uint16_t> bf16, fp16;
   std::vector<float> scales8, scales1;
@@ -51,9 +56,12 @@ struct Arrays {
 
   explicit Arrays(const KernelBenchOptions& o) : options(o) {
     const std::size_t n = o.elements, c = o.chunk_elements;
+    optimizer = kernels::make_optimizer(o.optimizer,
+                                        kernels::options_of(o.optimizer, {{"weight_decay", 0.01}, {"momentum", 0.9}}));
     k = std::max<std::size_t>(1, static_cast<std::size_t>(std::ceil(o.top_k * static_cast<double>(c))));
     for (std::uint32_t i = 0; i < 4; ++i) gradients_in[i] = bench::sample_gradients(n, i + 1);
     for (auto* array : {&out, &residual, &estimate, &residual1, &residual_top}) array->resize(n);
+    for (int i = 0; i <= optimizer->slots(); ++i) stepped[i].resize(n);
     for (auto* array : {&bf16, &fp16}) array->resize(n);
     scales8.resize(chunks() * kernels::int8_blocks(c));
     q.resize(n);
@@ -86,9 +94,9 @@ std::size_t k_of(const Arrays& a, const Chunk& c) {
 }
 
 // In this order: a decoder reads what its encoder has just written.
-std::vector<Case> all_cases(const KernelBenchOptions& options) {
+std::vector<Case> all_cases(const Arrays& arrays) {
   using namespace kernels;
-  const double sent = options.top_k;
+  const double sent = arrays.options.top_k;
   const auto gradient = [](Arrays& a, const Chunk& c) { return a.gradients_in[0].data() + c.first; };
   const auto scales8 = [](Arrays& a, const Chunk& c) {
     return a.scales8.data() + c.index * int8_blocks(a.options.chunk_elements);
@@ -115,6 +123,22 @@ std::vector<Case> all_cases(const KernelBenchOptions& options) {
     for (std::size_t i = 0; i < inputs; ++i) in[i] = a.gradients_in[i].data() + c.first;
     tree_sum({in.data(), inputs}, c.count, a.out.data() + c.first);
   };
+  // In place, as servers do where nobody reads the parameters of before.
+  const auto step = [](Arrays& a, const Chunk& c, std::size_t inputs) {
+    std::array<PushFrame, 4> frames;
+    for (std::size_t i = 0; i < inputs; ++i) frames[i] = {bytes_of(a.gradients_in[i].data() + c.first)};
+    FusedArgs args;
+    args.elements = c.count;
+    args.frames = {frames.data(), inputs};
+    args.push = &encoding_for(EncodingId::kFp32);
+    args.scale = 1.0f / static_cast<float>(inputs);
+    args.param_in = args.param_out = a.stepped[0].data() + c.first;
+    for (int slot = 0; slot < a.optimizer->slots(); ++slot) {
+      args.state_in[slot] = args.state_out[slot] = a.stepped[1 + slot].data() + c.first;
+    }
+    fused_step(*a.optimizer, a.optimizer->scalars(1000, 1e-3), args);
+  };
+  const double stepped = 8.0 * (1 + arrays.optimizer->slots());  // read and written
   return {
       {"memcpy", 8,
        [=](Arrays& a, const Chunk& c) {
@@ -167,6 +191,9 @@ std::vector<Case> all_cases(const KernelBenchOptions& options) {
        }},
       {"sum of 2", 12, [=](Arrays& a, const Chunk& c) { sum(a, c, 2); }},
       {"sum of 4", 20, [=](Arrays& a, const Chunk& c) { sum(a, c, 4); }},
+      {"step of 1", stepped + 4, [=](Arrays& a, const Chunk& c) { step(a, c, 1); }},
+      {"step of 2", stepped + 8, [=](Arrays& a, const Chunk& c) { step(a, c, 2); }},
+      {"step of 4", stepped + 16, [=](Arrays& a, const Chunk& c) { step(a, c, 4); }},
   };
 }
 
@@ -194,12 +221,15 @@ Status check(const KernelBenchOptions& options) {
   if (!(options.seconds > 0.0 && options.seconds <= kMaxSeconds)) {
     return bad("seconds = " + std::to_string(options.seconds) + "; give more than 0, up to 3600");
   }
+  if (!kernels::optimizer_kind(options.optimizer)) {
+    return bad("optimizer '" + options.optimizer + "' " + must_be_one_of(kernels::optimizer_names()));
+  }
   return {};
 }
 
 nlohmann::json measure(const KernelBenchOptions& options) {
   Arrays arrays(options);
-  const std::vector<Case> cases = all_cases(options);
+  const std::vector<Case> cases = all_cases(arrays);
   std::vector<std::vector<double>> seconds(cases.size()), ratios(cases.size());
   const auto once = [&](bool record) {
     double copy = 0.0;
@@ -223,6 +253,7 @@ nlohmann::json measure(const KernelBenchOptions& options) {
   nlohmann::json out = {{"elements", options.elements},
                         {"chunk_elements", options.chunk_elements},
                         {"top_k", options.top_k},
+                        {"optimizer", options.optimizer},
                         {"clock", "thread_cpu"},
                         {"repetitions", seconds[0].size()},
                         {"memcpy_gb_per_s", gigabytes / bench::median(seconds[0])},
@@ -257,10 +288,11 @@ Measurement kernels() {
     command.add_option("--top-k", o.top_k, "share of the values that top-k sends")
         ->check(in_range(1e-6, 1.0))
         ->capture_default_str();
+    add_optimizer(command, o.optimizer);
     command.add_option("--seconds", o.seconds, "of measuring")->check(in_range(0.1, 3600.0))->capture_default_str();
   };
   return {.name = "kernels",
-          .summary = "the CPU kernels on one core beside memcpy",
+          .summary = "the CPU kernels, and the servers' step, on one core beside memcpy",
           .words = "Fields: bench/kernel_bench.h",
           .columns = "kernel,gb_per_s,ratio",
           .add = measures<KernelBenchOptions>(add, run_kernel_bench)};

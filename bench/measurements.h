@@ -9,7 +9,6 @@
 #define TRIBUTARY_MEASUREMENTS(each)       \
   each(pushpull)                           \
   each(gpu_pipeline)                       \
-  each(optimizer)                          \
   each(kernels)                            \
   each(gpu_kernels)                        \
   each(gpu_costs)                          \

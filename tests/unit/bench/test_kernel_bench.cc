@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "bench/kernel_bench.h"
+#include "tests/unit/stepping_optimizers.h"
 
 namespace tributary::kernel_bench_test {
 
@@ -24,13 +25,28 @@ TEST_CASE("the kernel benchmark reports every kernel beside memcpy") {
     CHECK(json["clock"] == "thread_cpu");
     CHECK(json["repetitions"].get<std::size_t>() >= 5);
     CHECK(json["memcpy_gb_per_s"].get<double>() > 0);
-    CHECK(json["results"].size() == 18);
+    CHECK(json["results"].size() == 21);
     for (const nlohmann::json& row : json["results"]) {
       CAPTURE(row["kernel"].get<std::string>());
       CHECK(row["gb_per_s"].get<double>() > 0);
       CHECK(row["ratio"].get<double>() > 0);
       CHECK(row["bytes_per_value"].get<double>() >= 4);
     }
+  }
+}
+
+TEST_CASE("the kernel benchmark steps with every optimizer, and counts the bytes of its state") {
+  for (const std::string& name : testing::stepping_optimizers()) {
+    CAPTURE(name);
+    KernelBenchOptions options = small();
+    options.optimizer = name;
+    const Result<nlohmann::json> result = run_kernel_bench(options);
+    REQUIRE(result.has_value());
+    CHECK((*result)["optimizer"] == name);
+    const nlohmann::json& row = (*result)["results"][19];
+    CHECK(row["kernel"] == "step of 2");
+    const auto optimizer = kernels::make_optimizer(name, kernels::options_of(name, {{"momentum", 0.9}}));
+    CHECK(row["bytes_per_value"].get<double>() == 4 * (2 + 2 * (1 + optimizer->slots())));
   }
 }
 
@@ -46,6 +62,7 @@ TEST_CASE("the kernel benchmark refuses impossible options and says what would b
   CHECK(message([](auto& o) { o.elements = 0; }).find("elements = 0") != std::string::npos);
   CHECK(message([](auto& o) { o.chunk_elements = 0; }).find("chunk_elements = 0") != std::string::npos);
   CHECK(message([](auto& o) { o.chunk_elements = 10001; }).find("10000") != std::string::npos);
+  CHECK(message([](auto& o) { o.optimizer = "adafactor"; }).find("'adafactor'") != std::string::npos);
   CHECK(message([](auto& o) { o.top_k = 0; }).find("top_k") != std::string::npos);
   CHECK(message([](auto& o) { o.top_k = 1.5; }).find("top_k") != std::string::npos);
   CHECK(message([](auto& o) { o.seconds = 0; }).find("seconds") != std::string::npos);
