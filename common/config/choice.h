@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -12,81 +13,68 @@
 
 namespace tributary {
 
+// The words of a choice, in the order of its members.
+template <class Choice>
+inline constexpr std::nullptr_t kWords = nullptr;
+
 // local_sgd: replicas that take local steps between rounds; ssp, async: nodes do not wait for each other; allreduce:
 // without servers
 enum class Mode : std::uint8_t { kSync, kSsp, kAsync, kLocalSgd, kAllreduce };
-inline constexpr std::string_view kModes[] = {"sync", "ssp", "async", "local_sgd", "allreduce"};
-constexpr std::span<const std::string_view> words_of(Mode) {
-  return kModes;
-}
+template <>
+inline constexpr std::string_view kWords<Mode>[] = {"sync", "ssp", "async", "local_sgd", "allreduce"};
 
 enum class ScheduleKind : std::uint8_t { kConstant, kLinear, kCosine, kStep };
-inline constexpr std::string_view kSchedules[] = {"constant", "linear", "cosine", "step"};
-constexpr std::span<const std::string_view> words_of(ScheduleKind) {
-  return kSchedules;
-}
+template <>
+inline constexpr std::string_view kWords<ScheduleKind>[] = {"constant", "linear", "cosine", "step"};
 
 // flat: a ring over all ranks; hierarchical: in the node, then over nodes
 enum class AllreduceAlgorithm : std::uint8_t { kFlat, kHierarchical };
-inline constexpr std::string_view kAllreduceAlgorithms[] = {"flat", "hierarchical"};
-constexpr std::span<const std::string_view> words_of(AllreduceAlgorithm) {
-  return kAllreduceAlgorithms;
-}
+template <>
+inline constexpr std::string_view kWords<AllreduceAlgorithm>[] = {"flat", "hierarchical"};
 
 // Lost nodes, or servers. wait: for them; continue: with those that are there
 enum class OnLoss : std::uint8_t { kWait, kContinue };
-inline constexpr std::string_view kOnLoss[] = {"wait", "continue"};
-constexpr std::span<const std::string_view> words_of(OnLoss) {
-  return kOnLoss;
-}
+template <>
+inline constexpr std::string_view kWords<OnLoss>[] = {"wait", "continue"};
 
 // For a view's first round of which the ranks' own states are lost. continue: begin without them; rewind: begin at the
 // last snapshot, which has them
 enum class OnStateLost : std::uint8_t { kContinue, kRewind };
-inline constexpr std::string_view kOnStateLost[] = {"continue", "rewind"};
-constexpr std::span<const std::string_view> words_of(OnStateLost) {
-  return kOnStateLost;
-}
+template <>
+inline constexpr std::string_view kWords<OnStateLost>[] = {"continue", "rewind"};
 
 // Payloads to and from servers on a worker's machine: auto (in shared memory), socket
 enum class LocalTransport : std::uint8_t { kAuto, kSocket };
-inline constexpr std::string_view kLocalTransports[] = {"auto", "socket"};
-constexpr std::span<const std::string_view> words_of(LocalTransport) {
-  return kLocalTransports;
-}
+template <>
+inline constexpr std::string_view kWords<LocalTransport>[] = {"auto", "socket"};
 
 // Where gradients of ranks on GPUs are summed: auto (on the GPUs if they can), host, device (or the attach is refused)
 enum class NodeReduction : std::uint8_t { kAuto, kHost, kDevice };
-inline constexpr std::string_view kNodeReductions[] = {"auto", "host", "device"};
-constexpr std::span<const std::string_view> words_of(NodeReduction) {
-  return kNodeReductions;
-}
+template <>
+inline constexpr std::string_view kWords<NodeReduction>[] = {"auto", "host", "device"};
 
 // auto: with several devices; always: also with one
 enum class NcclUse : std::uint8_t { kAuto, kAlways };
-inline constexpr std::string_view kNcclUses[] = {"auto", "always"};
-constexpr std::span<const std::string_view> words_of(NcclUse) {
-  return kNcclUses;
-}
+template <>
+inline constexpr std::string_view kWords<NcclUse>[] = {"auto", "always"};
 
 // Payloads on connections to lanes, with keys: encrypt, or plain (connecting peers show a one-time token)
 enum class PayloadSecurity : std::uint8_t { kEncrypt, kPlain };
-inline constexpr std::string_view kPayloadSecurities[] = {"encrypt", "plain"};
-constexpr std::span<const std::string_view> words_of(PayloadSecurity) {
-  return kPayloadSecurities;
-}
+template <>
+inline constexpr std::string_view kWords<PayloadSecurity>[] = {"encrypt", "plain"};
 
 // Format of a log line
 enum class LogFormat : std::uint8_t { kText, kJson };
-inline constexpr std::string_view kLogFormats[] = {"text", "json"};
-constexpr std::span<const std::string_view> words_of(LogFormat) {
-  return kLogFormats;
-}
+template <>
+inline constexpr std::string_view kWords<LogFormat>[] = {"text", "json"};
 
 template <class Choice>
-concept IsChoice = std::is_enum_v<Choice> && requires(Choice choice) {
-  words_of(choice);
-};
+concept IsChoice = std::is_array_v<decltype(kWords<Choice>)>;
+
+template <IsChoice Choice>
+constexpr std::span<const std::string_view> words_of(Choice) {
+  return kWords<Choice>;
+}
 
 template <IsChoice Choice>
 std::string word(Choice choice) {

@@ -9,7 +9,6 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,10 +22,8 @@ inline constexpr std::size_t kKeyText = 40;      // characters
 inline constexpr std::size_t kMaxKeyName = 128;  // bytes
 
 enum class Role : std::uint8_t { kServer, kWorker, kAdmin };
-inline constexpr std::string_view kRoles[] = {"server", "worker", "admin"};
-constexpr std::span<const std::string_view> words_of(Role) {
-  return kRoles;
-}
+template <>
+inline constexpr std::string_view kWords<Role>[] = {"server", "worker", "admin"};
 
 // 40 characters of Z85.
 bool is_key(std::string_view text);

@@ -72,7 +72,7 @@ void add_secure(CliCommand command, std::optional<PayloadSecurity>& secure) {
           "--secure", word(PayloadSecurity::kEncrypt),
           [&secure](const std::string& way) { secure = choice_of<PayloadSecurity>(way); },
           "give every daemon keys, so that all connections are encrypted; --secure=plain: but for payloads")
-      ->check(one_of({std::begin(kPayloadSecurities), std::end(kPayloadSecurities)}));
+      ->check(one_of({std::begin(kWords<PayloadSecurity>), std::end(kWords<PayloadSecurity>)}));
 }
 
 int run_command_line(CommandLine& app, int argc, char** argv, int& exit_status) {
