@@ -4,6 +4,7 @@
 
 #include "kernels/cuda_copy.h"
 #include "tests/gpu/required_library.h"
+#include "tests/unit/required.h"
 #include "tests/unit/stepping_optimizers.h"
 #include "tests/unit/temp_dir.h"
 #include "tests/unit/worker/allreduce/allreduce_fixture.h"
@@ -96,9 +97,8 @@ TEST_CASE("a communicator that nobody else joins is given up in time, and the de
     DeviceExchange exchange(*devices, *view, output, logger);
     Addresses addresses;
     REQUIRE(exchange.open(nullptr, addresses));
-    const auto key = api->make_comm_key();
-    REQUIRE(key);
-    const Status connected = exchange.connect({&*key, 1});
+    const auto key = required(api->make_comm_key());
+    const Status connected = exchange.connect({&key, 1});
     REQUIRE_FALSE(connected);
     CHECK(connected.error().message.find("took longer than 500 ms") != std::string::npos);
   }

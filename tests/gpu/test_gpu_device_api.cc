@@ -20,6 +20,7 @@
 #include "session/trainer_device.h"
 #include "tests/fake_device/fake_device_api.h"
 #include "tests/gpu/required_library.h"
+#include "tests/unit/required.h"
 #include "tests/unit/worker/reduce/numbered_reducer.h"
 #include "worker/device/cuda_device_api.h"
 #include "worker/device/device_blocks.h"
@@ -35,17 +36,7 @@ constexpr const char* kPushes[] = {"bf16", "fp16", "int8", "onebit", "topk:0.01"
 
 std::shared_ptr<DeviceApi> real_device() {
   static const auto api = make_cuda_device_api();  // starting the driver takes a second
-  REQUIRE_MESSAGE(api.has_value(), (api ? "" : api.error().message));
-  return *api;
-}
-
-template <class T>
-T need(Result<T> result) {
-  REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().message));
-  return std::move(*result);
-}
-void need(const Status& status) {
-  REQUIRE_MESSAGE(status.has_value(), (status ? "" : status.error().message));
+  return required(api);
 }
 
 std::vector<float> values_of(std::size_t count, std::uint32_t seed) {
@@ -59,8 +50,8 @@ std::vector<float> values_of(std::size_t count, std::uint32_t seed) {
 // A stream with device and pinned memory on either api, in the same words.
 class Bench {
  public:
-  explicit Bench(DeviceApi& api) : api_(api), host_(api), stream_(need(api.create_stream(DeviceIndex(0), "test"))) {
-    pinned_ = need(host_.take_pinned(DeviceIndex(0), kPinned, "test"))->data();
+  explicit Bench(DeviceApi& api) : api_(api), host_(api), stream_(required(api.create_stream(DeviceIndex(0), "test"))) {
+    pinned_ = required(host_.take_pinned(DeviceIndex(0), kPinned, "test"))->data();
   }
   ~Bench() {
     finish();
@@ -68,24 +59,24 @@ class Bench {
     api_.destroy_stream(stream_);
   }
   std::byte* device(std::size_t bytes) {
-    blocks_.push_back(need(api_.allocate(DeviceIndex(0), bytes, "test")));
+    blocks_.push_back(required(api_.allocate(DeviceIndex(0), bytes, "test")));
     return static_cast<std::byte*>(blocks_.back());
   }
   float* device(const std::vector<float>& values) {
     std::byte* memory = device(values.size() * sizeof(float));
     std::memcpy(pinned_, values.data(), values.size() * sizeof(float));
-    need(api_.copy_to_device(stream_, memory, pinned_, values.size() * sizeof(float)));
+    required(api_.copy_to_device(stream_, memory, pinned_, values.size() * sizeof(float)));
     finish();
     return reinterpret_cast<float*>(memory);
   }
   std::vector<std::byte> read(const void* memory, std::size_t bytes) {
-    need(api_.copy_to_host(stream_, pinned_, memory, bytes));
+    required(api_.copy_to_host(stream_, pinned_, memory, bytes));
     finish();
     return {pinned_, pinned_ + bytes};
   }
   void finish() {
     if (auto* fake = dynamic_cast<FakeDeviceApi*>(&api_)) fake->run_all();
-    while (!need(api_.idle(stream_))) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    while (!required(api_.idle(stream_))) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   DeviceApi& api() { return api_; }
   StreamId stream() const { return stream_; }
@@ -117,7 +108,7 @@ std::vector<std::vector<std::byte>> encoded(DeviceApi& api, EncodingSpec spec, s
       work.residual_before = residuals[round];
       work.residual = residuals[1 - round];
     }
-    need(api.encode(bench.stream(), work));
+    required(api.encode(bench.stream(), work));
     out.push_back(bench.read(frame, encoding->bytes(elements)));
     out.push_back(bench.read(residuals[1 - round], elements * sizeof(float)));
   }
@@ -156,7 +147,7 @@ void reduce_on_device(std::uint32_t ranks, EncodingSpec push, EncodingSpec pull,
   const auto api = real_device();
   const ShardSlots one{};
   const auto layout =
-      std::make_shared<const Layout>(need(Layout::make({{"w", {(3u << 20) + 100}}}, 256u << 10, {&one, 1})));
+      std::make_shared<const Layout>(required(Layout::make({{"w", {(3u << 20) + 100}}}, 256u << 10, {&one, 1})));
   std::vector<ChunkIndex> chunks;
   for (std::uint32_t c = 0; c < layout->chunks(); ++c) chunks.push_back(ChunkIndex(c));
 
@@ -167,10 +158,10 @@ void reduce_on_device(std::uint32_t ranks, EncodingSpec push, EncodingSpec pull,
                   .always_collectives = always};
   plan.position_of_rank.assign(ranks, 0);
   const auto logger = quiet_logger();
-  const auto reduction = need(DeviceReduction::create(api, std::move(plan), {}, logger));
+  const auto reduction = required(DeviceReduction::create(api, std::move(plan), {}, logger));
   Frames lane, host;
   LaneChunks mine(layout, Round(0)), theirs(layout, Round(0));
-  auto reducer = need(DeviceReducer::create(reduction, mine, lane));
+  auto reducer = required(DeviceReducer::create(reduction, mine, lane));
   const testing::NumberedReducer by_device{mine, *reducer};
 
   std::vector<std::vector<float>> gradients;
@@ -252,7 +243,8 @@ TEST_CASE("sums, encodings and decodings on the device are the fake's, bit by bi
       frame.resize((frame.size() + 3) / 4 * 4);
       std::vector<float> words(frame.size() / 4);
       std::memcpy(words.data(), frame.data(), frame.size());
-      need(api.apply(bench.stream(), spec, reinterpret_cast<std::byte*>(bench.device(words)), elements, parameters));
+      required(
+          api.apply(bench.stream(), spec, reinterpret_cast<std::byte*>(bench.device(words)), elements, parameters));
       return bench.read(parameters, elements * sizeof(float));
     };
     for (const EncodingId id : {EncodingId::kBf16, EncodingId::kFp16, EncodingId::kInt8Delta}) {
@@ -265,22 +257,22 @@ TEST_CASE("sums, encodings and decodings on the device are the fake's, bit by bi
 TEST_CASE("events order streams, and a host callback runs after what is before it") {
   const auto api = real_device();
   Bench first(*api), second(*api);
-  const EventId event = need(api->create_event(DeviceIndex(0), "test"));
+  const EventId event = required(api->create_event(DeviceIndex(0), "test"));
   const std::size_t bytes = 4u << 20;
   std::byte* memory = first.device(bytes);
   DeviceBlocks host(*api);
-  std::byte* pinned = need(host.take_pinned(DeviceIndex(0), 2 * bytes, "test"))->data();
+  std::byte* pinned = required(host.take_pinned(DeviceIndex(0), 2 * bytes, "test"))->data();
   std::memset(pinned, 0x5a, bytes);
   std::atomic<bool> called{false};
-  need(api->copy_to_device(first.stream(), memory, pinned, bytes));
-  need(api->record(event, first.stream()));
-  need(api->wait(second.stream(), event));
-  need(api->copy_to_host(second.stream(), pinned + bytes, memory, bytes));
-  need(api->call_host(
+  required(api->copy_to_device(first.stream(), memory, pinned, bytes));
+  required(api->record(event, first.stream()));
+  required(api->wait(second.stream(), event));
+  required(api->copy_to_host(second.stream(), pinned + bytes, memory, bytes));
+  required(api->call_host(
       second.stream(), [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &called));
   second.finish();
   CHECK(called.load());
-  CHECK(need(api->reached(event)));
+  CHECK(required(api->reached(event)));
   CHECK(std::memcmp(pinned, pinned + bytes, bytes) == 0);
   api->destroy_event(event);
 }
@@ -317,7 +309,7 @@ TEST_CASE("another process opens lent memory, reads it and writes it") {
   Bench bench(*api);
   const std::vector<float> before = values_of(1000, 9);
   float* memory = bench.device(before);
-  const IpcHandle handle = need(api->export_memory(DeviceIndex(0), memory));
+  const IpcHandle handle = required(api->export_memory(DeviceIndex(0), memory));
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   FILE* child = ::popen(("'" + self + "' --no-skip --test-case='the other process*'").c_str(), "w");
   REQUIRE(child);
@@ -338,8 +330,8 @@ TEST_CASE("the other process" * doctest::skip()) {
     REQUIRE(std::cin.good());
     byte = static_cast<std::byte>(value);
   }
-  const auto opener = need(make_cuda_trainer_device(0));
-  auto* memory = static_cast<float*>(need(opener->open(handle.bytes)));
+  const auto opener = required(make_cuda_trainer_device(0));
+  auto* memory = static_cast<float*>(required(opener->open(handle.bytes)));
   std::vector<float> values(1000);
   const std::size_t bytes = values.size() * sizeof(float);
   REQUIRE(kernels::cuda::copy_and_wait(values.data(), memory, bytes) == cudaSuccess);

@@ -15,6 +15,7 @@
 #include "common/wire/codec.h"
 #include "common/wire/messages.h"
 #include "common/wire/zmq_util.h"
+#include "tests/unit/required.h"
 
 namespace tributary::testing {
 
@@ -46,19 +47,18 @@ class FakeCoordinator {
       if (!socket_.recv(id)) continue;
       REQUIRE(socket_.recv(body));
       peer_ = id.to_string();
-      const auto message = decode_control({static_cast<const std::byte*>(body.data()), body.size()});
-      REQUIRE(message);
-      const auto* server = std::get_if<ServerHello>(&*message);
+      const auto message = required(decode_control({static_cast<const std::byte*>(body.data()), body.size()}));
+      const auto* server = std::get_if<ServerHello>(&message);
       if (server) last_hello = *server;
-      if (server || std::holds_alternative<WorkerHello>(*message)) {
+      if (server || std::holds_alternative<WorkerHello>(message)) {
         ++hellos;
         send(HelloReply{incarnation, term});
       }
-      if (const auto* beat = std::get_if<Heartbeat>(&*message)) {
+      if (const auto* beat = std::get_if<Heartbeat>(&message)) {
         last_beat = *beat;
         send(HeartbeatReply{incarnation});
       }
-      if (const auto* wanted = std::get_if<M>(&*message)) return *wanted;
+      if (const auto* wanted = std::get_if<M>(&message)) return *wanted;
     }
     return {};
   }

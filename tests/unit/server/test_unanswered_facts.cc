@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "server/unanswered_facts.h"
+#include "tests/unit/required.h"
 
 namespace tributary {
 namespace {
@@ -25,9 +26,8 @@ TEST_CASE("facts are sent again every half second, until that round is decided")
   CHECK(facts.due(1101 + kRepeat).empty());
   CHECK(facts.due(1100 + 2 * kRepeat).size() == 2);
   facts.decided(Round(3));
-  const auto left = facts.due(1100 + 3 * kRepeat);
-  REQUIRE(left.size() == 1);
-  CHECK(left[0].round == Round(4));
+  const auto left = only_one(facts.due(1100 + 3 * kRepeat));
+  CHECK(left.round == Round(4));
   facts.decided(Round(5));
   CHECK(facts.due(1100 + 4 * kRepeat).empty());
 }
@@ -36,9 +36,8 @@ TEST_CASE("a lane's facts of a round take the place of its facts of the round be
   UnansweredFacts facts;
   facts.sent(LaneIndex(0), facts_of(3), 0);
   facts.sent(LaneIndex(0), facts_of(4), 0);
-  const auto due = facts.due(UnansweredFacts::kRepeatMs);
-  REQUIRE(due.size() == 1);
-  CHECK(due[0].round == Round(4));
+  const auto due = only_one(facts.due(UnansweredFacts::kRepeatMs));
+  CHECK(due.round == Round(4));
 }
 
 }  // namespace tributary

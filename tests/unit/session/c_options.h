@@ -5,6 +5,7 @@
 #include <string>
 
 #include "session/tributary.h"
+#include "tests/unit/expect.h"
 
 namespace tributary::testing {
 
@@ -32,7 +33,7 @@ struct COptions {
 
 // Returns whether the call failed as it should, with a message that has `part`.
 inline bool failed_with(tributary_status got, tributary_status wanted, const std::string& part) {
-  return got == wanted && std::string(tributary_last_error()).find(part) != std::string::npos;
+  return got == wanted && contains(std::string(tributary_last_error()), part);
 }
 
 }  // namespace tributary::testing

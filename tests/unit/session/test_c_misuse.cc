@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "session/c_boundary.h"
+#include "tests/unit/expect.h"
 #include "tests/unit/session/c_options.h"
 
 namespace tributary::c_misuse_test {
@@ -265,7 +266,7 @@ TEST_CASE("without a worker, or the device that is asked for, attaching says wha
   o.options.note_context = &notes;
   CHECK(failed_with(attach(o.options), TRIBUTARY_UNAVAILABLE, "/nowhere/w.sock"));
   REQUIRE(notes.size() == 1);
-  CHECK(notes[0].find("waiting for the worker daemon") != std::string::npos);
+  CHECK(contains(notes[0], "waiting for the worker daemon"));
 
   o.options.socket = nullptr;
   setenv("TRIBUTARY_SOCKET", "/nowhere/else.sock", 1);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "session/shared/attach_socket.h"
+#include "tests/unit/required.h"
 #include "tests/unit/temp_dir.h"
 
 namespace tributary::forked_children_test {
@@ -25,9 +26,8 @@ struct Connected {
     listener = FileDescriptor(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
     REQUIRE(::bind(listener.get(), reinterpret_cast<const sockaddr*>(address->storage), address->length) == 0);
     REQUIRE(::listen(listener.get(), 1) == 0);
-    auto connected = AttachSocket::connect(path);
-    REQUIRE(connected);
-    trainer.emplace(std::move(*connected));
+    auto connected = required(AttachSocket::connect(path));
+    trainer.emplace(std::move(connected));
     worker.emplace(AttachSocket::adopt(FileDescriptor(::accept(listener.get(), nullptr, nullptr))));
   }
   ErrorCode what_the_worker_sees(std::chrono::milliseconds within) {

@@ -1,6 +1,7 @@
 // Session::gather() over a real attach server: ranks give each other values, are answered again, and stop waiting.
 #include <doctest/doctest.h>
 
+#include "tests/unit/required.h"
 #include "tests/unit/worker/node_fixture.h"
 
 namespace tributary::gather_test {
@@ -26,17 +27,15 @@ Given give(Session& session, std::uint64_t round, std::uint32_t index, const std
 }
 
 std::vector<RankValue> values_of(Given given) {
-  auto got = given.get();
-  REQUIRE_MESSAGE(got, got.error().message);
-  CHECK(got->first == StepState::kContinue);
-  return got->second;
+  auto got = required(given.get());
+  CHECK(got.first == StepState::kContinue);
+  return got.second;
 }
 
 StepState step_of(Given given) {
-  auto got = given.get();
-  REQUIRE_MESSAGE(got, got.error().message);
-  CHECK(got->second.empty());
-  return got->first;
+  auto got = required(given.get());
+  CHECK(got.second.empty());
+  return got.first;
 }
 
 // The coordinator's answer to what the node says: two ranks, whatever they gave.
@@ -75,19 +74,17 @@ TEST_CASE("what a gather came to in an earlier process is told to those that ask
   CHECK(values_of(give(*sessions[1], 7, 3, "another")) == answer(7, 3).shared.values);
   SharedValues large = answer(7, 4).shared;
   large.values.assign(65, {0, std::vector<std::byte>(kMaxValueBytes)});
-  const Status refused = sessions[0]->gathered(large);
-  REQUIRE_FALSE(refused);
-  CHECK(contains(refused.error().message, "value 4 after round 7 has 4260880 bytes"));
+  const auto refused = failure_of(sessions[0]->gathered(large));
+  CHECK(contains(refused.message, "value 4 after round 7 has 4260880 bytes"));
   CHECK(node.coordinator.all<RankValues>().size() == 1);
 }
 
 TEST_CASE("what cannot be given is refused before anybody hears of it") {
   RunningNode node;
   auto sessions = node.sessions(1);
-  const auto large = sessions[0]->gather(Round(0), 0, std::vector<std::byte>(kMaxValueBytes + 1));
-  REQUIRE_FALSE(large);
-  CHECK(large.error().code == ErrorCode::kLimit);
-  CHECK(contains(large.error().message, "a value of 65537 bytes; at most 65536"));
+  const auto large = failure_of(sessions[0]->gather(Round(0), 0, std::vector<std::byte>(kMaxValueBytes + 1)));
+  CHECK(large.code == ErrorCode::kLimit);
+  CHECK(contains(large.message, "a value of 65537 bytes; at most 65536"));
   CHECK(node.coordinator.all<RankValues>().empty());
   // The largest goes through.
   Given most = give(*sessions[0], 0, ~0u, std::string(kMaxValueBytes, 'm'));
@@ -134,10 +131,9 @@ TEST_CASE("a gather ends with its view, as a wait does") {
     const std::string why = "rank 0 is at value 0, rank 1 at value 1: all ranks make the same calls";
     node.server->on_control(
         RankValues{JobId(99), ViewId(1), {Round(0), 0, false, {}}, ErrorCode::kInvalidArgument, why});
-    const auto got = waits.get();
-    REQUIRE_FALSE(got);
-    CHECK(got.error().code == ErrorCode::kInvalidArgument);
-    CHECK(got.error().message == why);
+    const auto got = failure_of(waits.get());
+    CHECK(got.code == ErrorCode::kInvalidArgument);
+    CHECK(got.message == why);
     // Its parameters are there, so that it may still pass before the view is over for it, too.
     auto other = sessions[1]->wait();
     REQUIRE(eventually([&] { return !other || !(other = sessions[1]->wait()); }));

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "common/base/checksum.h"
+#include "tests/unit/required.h"
 #include "tests/unit/worker/node_fixture.h"
 
 namespace tributary::session_test {
@@ -9,16 +10,11 @@ using namespace testing;
 
 namespace {
 
-StepState state_of(const Result<StepState>& result) {
-  REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().message));
-  return *result;
-}
-
 // All ranks are ready and the round is complete.
 void complete(FakeNode& node, const std::vector<std::unique_ptr<Session>>& sessions, std::uint64_t round) {
   for (const auto& session : sessions) ready_all(*session);
   node.lanes.complete(Round(round));
-  for (const auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+  for (const auto& session : sessions) CHECK(required(session->wait()) == StepState::kContinue);
 }
 
 void name_snapshot(FakeNode& node, std::uint64_t round, std::uint32_t view = 1) {
@@ -31,9 +27,7 @@ std::vector<std::byte> many(std::size_t bytes, std::uint64_t value) {
 }
 
 std::span<const std::byte> kept(Session& session) {
-  const auto kept = session.kept();
-  REQUIRE_MESSAGE(kept, kept.error().message);
-  return kept->bytes;
+  return required(session.kept()).bytes;
 }
 
 // Both ranks of a node, in a view that begins at this round; adjust(): changes the welcome to it.
@@ -65,7 +59,7 @@ TEST_CASE("two ranks train through shared memory and see the same parameters") {
     }
     CHECK(node.lanes.job()->tensor_words(1)[0].weight.load() == 8);
     std::thread worker([&] { node.lanes.complete(Round(round)); });
-    for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+    for (auto& session : sessions) CHECK(required(session->wait()) == StepState::kContinue);
     worker.join();
     for (auto& session : sessions) {
       CHECK(session->parameters(2).front() == 3.0f * static_cast<float>(round));
@@ -102,7 +96,7 @@ TEST_CASE("who writes parameters has a copy of his own, and who holds their memo
     ready_all(*session);
   }
   node.lanes.complete(Round(1));
-  for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+  for (auto& session : sessions) CHECK(required(session->wait()) == StepState::kContinue);
   CHECK(read(others) == 2.0f);
   sessions.clear();
   CHECK(read(others) == 2.0f);
@@ -117,7 +111,7 @@ TEST_CASE("a resumed job begins at its round, for the rounds of every tensor") {
   ready_all(*sessions[0]);
   CHECK(node.lanes.job()->tensor_words(0)[2].round.load() == 124);
   node.lanes.complete(Round(124));
-  CHECK(state_of(sessions[0]->wait()) == StepState::kContinue);
+  CHECK(required(sessions[0]->wait()) == StepState::kContinue);
 }
 
 TEST_CASE("what a rank keeps goes to the coordinator for the round of a snapshot, and comes back to the rank") {
@@ -131,7 +125,7 @@ TEST_CASE("what a rank keeps goes to the coordinator for the round of a snapshot
       ready_all(*session);
     }
     node.lanes.complete(Round(round));
-    for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+    for (auto& session : sessions) CHECK(required(session->wait()) == StepState::kContinue);
   }
   const NodeRankState sent = node.coordinator.await<NodeRankState>(2);
   CHECK(sent.job == JobId(99));
@@ -193,11 +187,10 @@ TEST_CASE(
   node.coordinator.await<LeaveJob>();
   auto sessions = welcomed(node, 2, Round(1));
   CHECK(node.coordinator.await<JoinJob>(2).held_rounds.empty());  // it was not whole
-  const auto again = sessions[1]->kept();
-  REQUIRE_MESSAGE(again, again.error().message);
-  CHECK(std::ranges::equal(again->bytes, many(2, 2)));
-  CHECK(std::ranges::equal(again->large, all));
-  CHECK_FALSE(again->whole);
+  const auto again = required(sessions[1]->kept());
+  CHECK(std::ranges::equal(again.bytes, many(2, 2)));
+  CHECK(std::ranges::equal(again.large, all));
+  CHECK_FALSE(again.whole);
   CHECK(kept(*sessions[0]).empty());
 
   node.server->on_control(WantPart{JobId(99), large, 3u << 20});
@@ -223,10 +216,9 @@ TEST_CASE("the giver's state comes to the ranks that have nothing, by way of the
   CHECK(waiting.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
   CHECK(node.coordinator.await<NodeRankState>(2).kept.state == given.kept.state);  // the first may be lost on its way
   node.server->on_control(given);
-  const auto first = waiting.get();
-  REQUIRE_MESSAGE(first, first.error().message);
-  CHECK(std::ranges::equal(first->bytes, many(1, 9)));
-  CHECK(std::ranges::equal(first->large, values));
+  const auto first = required(waiting.get());
+  CHECK(std::ranges::equal(first.bytes, many(1, 9)));
+  CHECK(std::ranges::equal(first.large, values));
   CHECK(node.coordinator.all<WantPart>().empty());  // the node has it
 }
 
@@ -257,9 +249,8 @@ TEST_CASE("a large part that no rank of the node has comes from the coordinator,
     }
     answer({});
     for (auto& session : sessions) {
-      const auto first = session->kept_of_first();
-      REQUIRE_MESSAGE(first, first.error().message);
-      CHECK(std::ranges::equal(first->large, values));
+      const auto first = required(session->kept_of_first());
+      CHECK(std::ranges::equal(first.large, values));
     }
   }
   SUBCASE("and is another") {
@@ -286,7 +277,7 @@ TEST_CASE("what a rank keeps is given for the round that it stops after, though 
     ready_all(*session);
     if (round == 3) break;  // other nodes stop before they get there
     node.lanes.complete(Round(round));
-    CHECK(state_of(session->wait()) == StepState::kContinue);
+    CHECK(required(session->wait()) == StepState::kContinue);
   }
   CHECK(node.coordinator.await<NodeRankState>().kept.round == Round(3));
   CHECK(session->finish(LeaveKind::kStopped));
@@ -307,23 +298,23 @@ TEST_CASE("what a rank keeps is given for a snapshot that is named late") {
   SUBCASE("before the round is waited for") {
     name_snapshot(node, 1);
     node.lanes.complete(Round(1));
-    CHECK(state_of(session->wait()) == StepState::kContinue);
+    CHECK(required(session->wait()) == StepState::kContinue);
   }
   SUBCASE("in the next round") {
     node.lanes.complete(Round(1));
-    CHECK(state_of(session->wait()) == StepState::kContinue);
+    CHECK(required(session->wait()) == StepState::kContinue);
     name_snapshot(node, 1);
     keep_and_ready(2);
   }
   SUBCASE("while the next round waits for it") {
     node.lanes.complete(Round(1));
-    CHECK(state_of(session->wait()) == StepState::kContinue);
+    CHECK(required(session->wait()) == StepState::kContinue);
     keep_and_ready(2);
     auto waiting = std::async(std::launch::async, [&] { return session->wait(); });
     name_snapshot(node, 1);
     node.coordinator.await<NodeRankState>();
     node.lanes.complete(Round(2));
-    CHECK(state_of(waiting.get()) == StepState::kContinue);
+    CHECK(required(waiting.get()) == StepState::kContinue);
   }
   const NodeRankState sent = node.coordinator.await<NodeRankState>();
   CHECK(sent.kept.round == Round(1));
@@ -395,10 +386,10 @@ TEST_CASE("after a lost member a rank finds what it kept itself, for the round t
     ready_all(*session);
     if (round == 10) break;
     node.lanes.complete(Round(round));
-    CHECK(state_of(session->wait()) == StepState::kContinue);
+    CHECK(required(session->wait()) == StepState::kContinue);
   }
   node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(9), "somebody is lost"});
-  CHECK(state_of(session->wait()) == StepState::kRestart);
+  CHECK(required(session->wait()) == StepState::kRestart);
   session.reset();
   session = node.session(options, 2, Round(9));
   SUBCASE("and gives it, as the welcome has none") {
@@ -412,7 +403,7 @@ TEST_CASE("after a lost member a rank finds what it kept itself, for the round t
     REQUIRE(session->keep(Round(10), many(1, 110)));
     ready_all(*session);
     node.server->on_control(StopJob{JobId(99), ViewId(2), StopKind::kRestart, Round(9), "somebody is lost again"});
-    CHECK(state_of(session->wait()) == StepState::kRestart);
+    CHECK(required(session->wait()) == StepState::kRestart);
     session.reset();
     session = node.session(options, 3, Round(9));
   }
@@ -422,7 +413,7 @@ TEST_CASE("after a lost member a rank finds what it kept itself, for the round t
     ready_all(*session);
     name_snapshot(node, 9, 2);
     node.lanes.complete(Round(10));
-    CHECK(state_of(session->wait()) == StepState::kContinue);
+    CHECK(required(session->wait()) == StepState::kContinue);
     REQUIRE(session->keep(Round(11), many(1, 111)));
     const NodeRankState sent = node.coordinator.await<NodeRankState>();
     CHECK(sent.kept.round == Round(9));
@@ -454,11 +445,11 @@ TEST_CASE("wait for one tensor returns before the others' answers are in") {
   REQUIRE(end == layout.chunks());
   REQUIRE(begin > 0);
   for (std::uint32_t c = begin; c < end; ++c) FakeLanes::publish_chunk(*node.lanes.job(), c, Version(1));
-  CHECK(state_of(sessions[0]->wait(2)) == StepState::kContinue);
+  CHECK(required(sessions[0]->wait(2)) == StepState::kContinue);
   auto all = std::async(std::launch::async, [&] { return sessions[0]->wait(); });
   CHECK(all.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
   for (std::uint32_t c = 0; c < begin; ++c) FakeLanes::publish_chunk(*node.lanes.job(), c, Version(1));
-  CHECK(state_of(all.get()) == StepState::kContinue);
+  CHECK(required(all.get()) == StepState::kContinue);
 }
 
 TEST_CASE("a stop request is heard at the end of a complete round, and the last leave carries that round") {
@@ -468,7 +459,7 @@ TEST_CASE("a stop request is heard at the end of a complete round, and the last 
   node.server->on_control(StopRequest{JobId(99), ViewId(1), "maintenance"});
   REQUIRE(eventually([&] { return node.lanes.job()->header().state.load() != 0; }));
   node.lanes.complete(Round(1));
-  for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kStopRequested);
+  for (auto& session : sessions) CHECK(required(session->wait()) == StepState::kStopRequested);
   for (auto& session : sessions) CHECK(session->finish(LeaveKind::kStopped));
   const LeaveJob leave = node.coordinator.await<LeaveJob>();
   CHECK(leave.kind == LeaveKind::kStopped);
@@ -483,8 +474,8 @@ std::vector<std::unique_ptr<Session>> left_by_the_first(FakeNode& node, LeaveKin
   auto sessions = node.sessions(3);
   for (auto& session : sessions) ready_all(*session);
   node.lanes.complete(Round(1));
-  CHECK(state_of(sessions[0]->wait()) == StepState::kContinue);
-  CHECK(state_of(sessions[1]->wait()) == StepState::kContinue);
+  CHECK(required(sessions[0]->wait()) == StepState::kContinue);
+  CHECK(required(sessions[1]->wait()) == StepState::kContinue);
   ready_all(*sessions[1]);  // round 2, which rank 0 will not see
   CHECK(sessions[0]->finish(kind, message));
   return sessions;
@@ -494,9 +485,9 @@ TEST_CASE(
     "a rank that went on when its neighbour stopped is told, and one that is at the same round may stop with it") {
   FakeNode node;
   auto sessions = left_by_the_first(node, LeaveKind::kStopped, {});
-  CHECK(state_of(sessions[1]->wait()) == StepState::kStopped);
+  CHECK(required(sessions[1]->wait()) == StepState::kStopped);
   CHECK(contains(sessions[1]->stop_reason(), "after round 1"));
-  CHECK(state_of(sessions[2]->wait()) == StepState::kStopRequested);
+  CHECK(required(sessions[2]->wait()) == StepState::kStopRequested);
   CHECK(node.coordinator.all<LeaveJob>().empty());
   CHECK(sessions[1]->finish(LeaveKind::kStopped));
   sessions[2].reset();  // just goes: cleanly, the view is stopped
@@ -508,11 +499,11 @@ TEST_CASE(
 TEST_CASE("a rank that finishes for all ends the rounds of the node's others") {
   FakeNode node;
   auto sessions = left_by_the_first(node, LeaveKind::kFinishesAll, "rank 0 ended training: enough");
-  CHECK(state_of(sessions[1]->wait()) == StepState::kFinished);
+  CHECK(required(sessions[1]->wait()) == StepState::kFinished);
   CHECK(sessions[1]->stop_reason() == "rank 0 ended training: enough");
-  CHECK(state_of(sessions[2]->wait()) == StepState::kContinue);  // round 1 is complete
+  CHECK(required(sessions[2]->wait()) == StepState::kContinue);  // round 1 is complete
   ready_all(*sessions[2]);
-  CHECK(state_of(sessions[2]->wait()) == StepState::kFinished);
+  CHECK(required(sessions[2]->wait()) == StepState::kFinished);
   for (std::size_t rank : {1, 2}) CHECK(sessions[rank]->finish(LeaveKind::kFinished));
   const LeaveJob leave = node.coordinator.await<LeaveJob>();
   CHECK(leave.kind == LeaveKind::kFinishesAll);
@@ -527,10 +518,9 @@ TEST_CASE("a view that ends before it has parameters begins again, unless it end
     auto ranks = welcomed(node, 1, Round());
     auto started = std::async(std::launch::async, [&] { return ranks[1]->start(); });  // waits for the first's values
     node.server->on_control(StopJob{JobId(99), ViewId(1), kind, Round(0), "it is over"});
-    const Status status = started.get();
-    REQUIRE_FALSE(status);
-    CHECK(status.error().code == (kind == StopKind::kRestart ? ErrorCode::kUnavailable : ErrorCode::kStopped));
-    CHECK(contains(status.error().message, "it is over"));
+    const auto status = failure_of(started.get());
+    CHECK(status.code == (kind == StopKind::kRestart ? ErrorCode::kUnavailable : ErrorCode::kStopped));
+    CHECK(contains(status.message, "it is over"));
   }
 }
 
@@ -551,7 +541,7 @@ TEST_CASE("a rank that begins a round after another one finished does not wait f
   complete(node, sessions, 1);
   CHECK(sessions[0]->finish(LeaveKind::kFinished));
   ready_all(*sessions[1]);
-  CHECK(state_of(sessions[1]->wait()) == StepState::kStopped);
+  CHECK(required(sessions[1]->wait()) == StepState::kStopped);
 }
 
 TEST_CASE("the coordinator's stop reaches a sleeping rank, with kind and reason") {
@@ -561,7 +551,7 @@ TEST_CASE("the coordinator's stop reaches a sleeping rank, with kind and reason"
   auto waiting = std::async(std::launch::async, [&] { return sessions[0]->wait(); });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(0), "server 1 was lost"});
-  CHECK(state_of(waiting.get()) == StepState::kRestart);
+  CHECK(required(waiting.get()) == StepState::kRestart);
   CHECK(sessions[0]->stop_reason() == "server 1 was lost");
   // The next view, on the same socket, after the old session.
   sessions.clear();
@@ -578,7 +568,7 @@ TEST_CASE("a stop at a round lets that round's last answers in first") {
   node.lanes.complete(Round(1));
   const auto job = node.lanes.job();
   REQUIRE(eventually([&] { return job->header().state.load() == static_cast<std::uint32_t>(RegionState::kStopped); }));
-  CHECK(state_of(sessions[0]->wait()) == StepState::kStopRequested);
+  CHECK(required(sessions[0]->wait()) == StepState::kStopRequested);
   CHECK(sessions[0]->stop_reason() == "node 1 was stopped");
 }
 
@@ -589,7 +579,7 @@ TEST_CASE("messages of another view stop nothing") {
   node.server->on_control(StopRequest{JobId(98), ViewId(3), "other job"});
   ready_all(*sessions[0]);
   node.lanes.complete(Round(1));
-  CHECK(state_of(sessions[0]->wait()) == StepState::kContinue);
+  CHECK(required(sessions[0]->wait()) == StepState::kContinue);
   CHECK(node.lanes.job());
 }
 
@@ -600,11 +590,10 @@ TEST_CASE("a worker that goes away is noticed by a sleeping rank") {
   auto waiting = std::async(std::launch::async, [&] { return sessions[0]->wait(); });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   node.server.reset();
-  const auto result = waiting.get();
-  REQUIRE_FALSE(result);
-  CHECK(result.error().code == ErrorCode::kUnavailable);
-  CHECK(contains(result.error().message, node.socket()));
-  CHECK(contains(result.error().message, "is gone"));
+  const auto result = failure_of(waiting.get());
+  CHECK(result.code == ErrorCode::kUnavailable);
+  CHECK(contains(result.message, node.socket()));
+  CHECK(contains(result.message, "is gone"));
   CHECK_FALSE(sessions[0]->finish(LeaveKind::kFinished));
 }
 
@@ -615,10 +604,9 @@ TEST_CASE("a server's refusal reaches every rank in the server's words") {
   node.server->lane_failed(node.lanes.job(),
                            {LaneFailure::Kind::kRefused, 0, {ErrorCode::kWrongLength, "wrong length: 12"}});
   for (auto& session : sessions) {
-    const auto result = session->wait();
-    REQUIRE_FALSE(result);
-    CHECK(result.error().code == ErrorCode::kWrongLength);
-    CHECK(result.error().message == "wrong length: 12");
+    const auto result = failure_of(session->wait());
+    CHECK(result.code == ErrorCode::kWrongLength);
+    CHECK(result.message == "wrong length: 12");
   }
   CHECK(node.coordinator.await<LeaveJob>().kind == LeaveKind::kFailed);
 }
@@ -628,11 +616,10 @@ TEST_CASE("a rank that breaks the rules is told so, the others are asked to atta
   auto sessions = node.sessions(2);
   for (auto& session : sessions) ready_all(*session);
   node.server->lane_failed(node.lanes.job(), {LaneFailure::Kind::kTrainer, 1, {ErrorCode::kWrongRound, "ready twice"}});
-  const auto culprit = sessions[1]->wait();
-  REQUIRE_FALSE(culprit);
-  CHECK(contains(culprit.error().message, "trainer rank 1"));
-  CHECK(contains(culprit.error().message, "broke the rules: ready twice"));
-  CHECK(state_of(sessions[0]->wait()) == StepState::kRestart);
+  const auto culprit = failure_of(sessions[1]->wait());
+  CHECK(contains(culprit.message, "trainer rank 1"));
+  CHECK(contains(culprit.message, "broke the rules: ready twice"));
+  CHECK(required(sessions[0]->wait()) == StepState::kRestart);
   CHECK(contains(sessions[0]->stop_reason(), "trainer rank 1"));
   CHECK(contains(node.coordinator.await<LeaveJob>().message, "broke the rules: ready twice"));
 }
@@ -663,10 +650,9 @@ TEST_CASE("nobody listens on the socket: the path is named") {
   SUBCASE("now, and the caller does not want to wait") {
     options.await_worker = false;
   }
-  const auto session = Session::attach(options, small_model());
-  REQUIRE_FALSE(session);
-  CHECK(session.error().code == ErrorCode::kUnavailable);
-  CHECK(contains(session.error().message, options.socket));
+  const auto session = failure_of(Session::attach(options, small_model()));
+  CHECK(session.code == ErrorCode::kUnavailable);
+  CHECK(contains(session.message, options.socket));
   options.socket = std::string(200, 'x');
   CHECK(Session::attach(options, small_model()).error().code == ErrorCode::kInvalidArgument);
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "tests/unit/required.h"
 #include "tests/unit/worker/node_fixture.h"
 
 namespace tributary::session_ring_test {
@@ -31,9 +32,8 @@ TEST_CASE("the only rank of a node writes each round's gradient into the ring, a
   const auto kept = [&](std::uint64_t round, std::size_t tensor) {
     const std::uint64_t at = layout.tensor_offset(tensor);
     const std::uint32_t chunk = layout.chunks_of(tensor).first;
-    const auto frame = ring->find(ChunkIndex(chunk), Round(round));
-    REQUIRE(frame);
-    return reinterpret_cast<const float*>(frame->bytes.data())[at - layout.chunk(ChunkIndex(chunk)).begin];
+    const auto frame = required(ring->find(ChunkIndex(chunk), Round(round)));
+    return reinterpret_cast<const float*>(frame.bytes.data())[at - layout.chunk(ChunkIndex(chunk)).begin];
   };
   const std::uint64_t rounds = 2 * ring->rounds();
   for (std::uint64_t round = 1; round <= rounds; ++round) {

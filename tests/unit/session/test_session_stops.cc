@@ -3,6 +3,7 @@
 #include <future>
 #include <thread>
 
+#include "tests/unit/required.h"
 #include "tests/unit/worker/node_fixture.h"
 
 namespace tributary::session_stops_test {
@@ -60,9 +61,8 @@ TEST_CASE("who waits for a round, or for the last state, is asked, and waits on"
   REQUIRE(eventually(is_asked_again));
   CHECK(waiting.wait_for(std::chrono::seconds(0)) == std::future_status::timeout);
   node.lanes.complete(Round(1));
-  const auto state = waiting.get();
-  REQUIRE(state);
-  CHECK(*state == StepState::kContinue);
+  const auto state = required(waiting.get());
+  CHECK(state == StepState::kContinue);
 
   REQUIRE(session->finish(LeaveKind::kFinished));
   auto saving = std::async(std::launch::async, [&] { return session->saved(); });

@@ -4,6 +4,7 @@
 
 #include "session/session.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::topology_test {
 
@@ -20,23 +21,21 @@ void set_torchrun(const char* rank, const char* world, const char* local, const 
 }
 
 std::string refusal(const Topology& topology) {
-  const Status status = topology.validate();
-  REQUIRE_FALSE(status);
-  CHECK(status.error().code == ErrorCode::kTopology);
-  return status.error().message;
+  const auto status = failure_of(topology.validate());
+  CHECK(status.code == ErrorCode::kTopology);
+  return status.message;
 }
 
 }  // namespace
 
 TEST_CASE("torchrun's environment becomes a topology") {
   set_torchrun("5", "8", "1", "4", "1");
-  const auto topology = Topology::from_environment();
-  REQUIRE(topology);
-  CHECK(topology->rank == 5);
-  CHECK(topology->world_size == 8);
-  CHECK(topology->local_rank == 1);
-  CHECK(topology->local_world_size == 4);
-  CHECK(topology->node_rank == 1);
+  const auto topology = required(Topology::from_environment());
+  CHECK(topology.rank == 5);
+  CHECK(topology.world_size == 8);
+  CHECK(topology.local_rank == 1);
+  CHECK(topology.local_world_size == 4);
+  CHECK(topology.node_rank == 1);
 }
 
 TEST_CASE("a variable with TRIBUTARY_ in front comes before torchrun's own, each for itself") {

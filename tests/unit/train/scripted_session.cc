@@ -8,6 +8,7 @@
 #include "common/math/encoding.h"
 #include "common/math/fused_step.h"
 #include "kernels/step/optimizer.h"
+#include "tests/unit/required.h"
 
 namespace tributary {
 
@@ -91,9 +92,8 @@ Result<std::unique_ptr<Session>> Session::attach(SessionOptions options, std::ve
   impl->stops = options.stops;
   impl->topology = options.topology;
   impl->tensors = std::move(tensors);
-  auto layout = Layout::unowned(impl->tensors);
-  REQUIRE(layout);
-  impl->layout = std::move(*layout);
+  auto layout = required(Layout::unowned(impl->tensors));
+  impl->layout = std::move(layout);
   impl->fresh = world.round.value == 0;
   impl->resume = world.round;
   for (const TensorSpec& tensor : impl->tensors) {

@@ -3,17 +3,18 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
+#include "tests/unit/temp_dir.h"
 #include "train/dataset.h"
 
 namespace tributary::train::dataset_test {
 namespace {
 
-namespace fs = std::filesystem;
 using Bytes = std::vector<std::uint8_t>;
 
 void append_number(Bytes& bytes, std::uint32_t number) {
@@ -34,32 +35,22 @@ Bytes labels_file() {
   return bytes;
 }
 
-class Directory {
+class Directory : public testing::TempDir {
  public:
-  Directory() {
-    std::string pattern = (fs::temp_directory_path() / "tributary-dataset-XXXXXX").string();
-    REQUIRE(mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  ~Directory() { fs::remove_all(path_); }
-  std::string path() const { return path_.string(); }
   void write(const std::string& name, const Bytes& bytes) const {
-    std::ofstream(path_ / name, std::ios::binary)
+    std::ofstream(*this / name, std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   }
   void write_compressed(const std::string& name, const Bytes& bytes) const {
-    gzFile file = gzopen((path_ / name).c_str(), "wb");
+    gzFile file = gzopen((*this / name).c_str(), "wb");
     REQUIRE(file != nullptr);
     CHECK(gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size())) == static_cast<int>(bytes.size()));
     CHECK(gzclose(file) == Z_OK);
   }
   Bytes read(const std::string& name) const {
-    std::ifstream file(path_ / name, std::ios::binary);
+    std::ifstream file(*this / name, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   }
-
- private:
-  fs::path path_;
 };
 
 Result<ImageSet> load(const Directory& directory) {
@@ -69,15 +60,14 @@ Result<ImageSet> load(const Directory& directory) {
 std::string refusal(const Directory& directory, const Bytes& images, const Bytes& labels) {
   directory.write("images", images);
   directory.write("labels", labels);
-  const Result<ImageSet> set = load(directory);
-  REQUIRE_FALSE(set.has_value());
-  CHECK(set.error().code == ErrorCode::kMalformed);
-  CHECK(set.error().message.find(directory.path()) != std::string::npos);
-  return set.error().message;
+  const auto set = failure_of(load(directory));
+  CHECK(set.code == ErrorCode::kMalformed);
+  CHECK(testing::contains(set.message, directory.path()));
+  return set.message;
 }
 
 bool has(const std::string& text, const std::string& part) {
-  const bool found = text.find(part) != std::string::npos;
+  const bool found = testing::contains(text, part);
   if (!found) MESSAGE("'" << part << "' is not in: " << text);
   return found;
 }
@@ -86,14 +76,13 @@ TEST_CASE("Plain IDX files are read") {
   const Directory directory;
   directory.write("images", images_file());
   directory.write("labels", labels_file());
-  const Result<ImageSet> set = load(directory);
-  REQUIRE(set.has_value());
-  CHECK(set->count == 3);
-  CHECK(set->rows == 2);
-  CHECK(set->columns == 2);
-  CHECK(set->pixels.size() == 12);
-  CHECK(set->pixels[11] == 220);
-  CHECK(set->labels == Bytes{7, 0, 9});
+  const auto set = required(load(directory));
+  CHECK(set.count == 3);
+  CHECK(set.rows == 2);
+  CHECK(set.columns == 2);
+  CHECK(set.pixels.size() == 12);
+  CHECK(set.pixels[11] == 220);
+  CHECK(set.labels == Bytes{7, 0, 9});
 }
 
 TEST_CASE("Compressed IDX files are read, and plain ones win over them") {
@@ -115,12 +104,11 @@ TEST_CASE("A gathered batch has normalised pixels and labels in the order asked 
   const Directory directory;
   directory.write("images", images_file());
   directory.write("labels", labels_file());
-  const Result<ImageSet> set = load(directory);
-  REQUIRE(set.has_value());
+  const auto set = required(load(directory));
   float pixels[8];
   std::uint8_t labels[2];
   const std::uint32_t samples[] = {2, 0};
-  set->gather(samples, pixels, labels);
+  set.gather(samples, pixels, labels);
   CHECK(labels[0] == 9);
   CHECK(labels[1] == 7);
   CHECK(pixels[0] == doctest::Approx((8 * 20 / 255.0 - 0.5) / 0.25));
@@ -131,13 +119,12 @@ TEST_CASE("A gathered batch has normalised pixels and labels in the order asked 
 TEST_CASE("A missing file is named with its directory and the cure") {
   const Directory directory;
   directory.write("images", images_file());
-  const Result<ImageSet> set = load(directory);
-  REQUIRE_FALSE(set.has_value());
-  CHECK(set.error().code == ErrorCode::kNotFound);
-  CHECK(has(set.error().message, "labels"));
-  CHECK(has(set.error().message, directory.path()));
-  CHECK(has(set.error().message, "apt-get install dataset-fashion-mnist"));
-  CHECK(has(set.error().message, "train.data_dir"));
+  const auto set = failure_of(load(directory));
+  CHECK(set.code == ErrorCode::kNotFound);
+  CHECK(has(set.message, "labels"));
+  CHECK(has(set.message, directory.path()));
+  CHECK(has(set.message, "apt-get install dataset-fashion-mnist"));
+  CHECK(has(set.message, "train.data_dir"));
 }
 
 TEST_CASE("An unknown data set is refused by name") {
@@ -162,16 +149,14 @@ TEST_CASE("Test images of another size than the training images are refused, nam
   for (const std::uint32_t number : {0x803u, 3u, 1u, 4u}) append_number(wide, number);
   wide.resize(16 + 12);
   directory.write("t10k-images-idx3-ubyte", wide);
-  const auto training = load_training_set(config);
-  REQUIRE(training);
-  const auto test = load_test_set(config, *training);
-  REQUIRE_FALSE(test);
-  CHECK(test.error().code == ErrorCode::kMalformed);
+  const auto training = required(load_training_set(config));
+  const auto test = failure_of(load_test_set(config, training));
+  CHECK(test.code == ErrorCode::kMalformed);
   for (const char* words :
        {"train-images-idx3-ubyte has images of 2 x 2", "t10k-images-idx3-ubyte has images of 1 x 4"})
-    CHECK(has(test.error().message, words));
+    CHECK(has(test.message, words));
   directory.write("t10k-images-idx3-ubyte", images_file());
-  CHECK(load_test_set(config, *training));
+  CHECK(load_test_set(config, training));
 }
 
 TEST_CASE("Files of the wrong kind are refused with both magic numbers") {
@@ -212,10 +197,9 @@ TEST_CASE("A damaged compressed file is refused") {
   const Bytes whole = directory.read("images.gz");
   const auto check_refused = [&](const Bytes& bytes) {
     directory.write("images.gz", bytes);
-    const Result<ImageSet> set = load(directory);
-    REQUIRE_FALSE(set.has_value());
-    CHECK(set.error().code == ErrorCode::kMalformed);
-    CHECK(has(set.error().message, "images.gz"));
+    const auto set = failure_of(load(directory));
+    CHECK(set.code == ErrorCode::kMalformed);
+    CHECK(has(set.message, "images.gz"));
   };
   check_refused(Bytes(whole.begin(), whole.end() - 9));  // the stream's end and its checksum
   Bytes flipped = whole;

@@ -11,6 +11,8 @@
 
 #include "common/config/config_check.h"
 #include "common/config/optimizer_config.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/stepping_optimizers.h"
 #include "tests/unit/train/synthetic_images.h"
 #include "train/rank_compute.h"
@@ -48,9 +50,7 @@ JobConfig synchronous(JobConfig job) {
 }
 
 RankCompute compute_for(const JobConfig& job, std::uint32_t world_size, std::uint32_t replicas = 1) {
-  Result<RankCompute> made = RankCompute::make(job, training_set(), world_size, replicas);
-  REQUIRE_MESSAGE(made.has_value(), made.error().message);
-  return std::move(*made);
+  return required(RankCompute::make(job, training_set(), world_size, replicas));
 }
 
 // A rank's memory, bound to what computes.
@@ -74,9 +74,7 @@ struct Memory {
 };
 
 BatchStats round_of(RankCompute& compute, std::uint64_t round, std::uint32_t rank, std::uint32_t replica = 0) {
-  const auto stats = compute.gradient(Round(round), Rank(rank), nullptr, nullptr, replica);
-  REQUIRE(stats.has_value());
-  return *stats;
+  return required(compute.gradient(Round(round), Rank(rank), nullptr, nullptr, replica));
 }
 
 // The inner optimizer by hand, over gradients that a synchronous job would push.
@@ -195,7 +193,7 @@ TEST_CASE("Tensors are needed in order before anything moves, and become ready i
   RankCompute compute = compute_for(small_job(3), 1);
   Memory memory(compute);
   std::vector<std::size_t> needed, ready;
-  const auto stats = compute.gradient(
+  required(compute.gradient(
       Round(1), Rank(0),
       [&](std::size_t t) {
         CHECK(memory.gradients[0][0] == 1e30f);
@@ -208,8 +206,7 @@ TEST_CASE("Tensors are needed in order before anything moves, and become ready i
         ready.push_back(t);
         // The callback may take the gradient, and overwrite the parameters.
         std::ranges::fill(memory.parameters[t], 1e30f);
-      });
-  REQUIRE(stats);
+      }));
   CHECK(needed == std::vector<std::size_t>{0, 1, 2, 3});
   CHECK(ready == std::vector<std::size_t>{2, 3, 0, 1});
   const Tensors found = memory.gradients;
@@ -428,9 +425,8 @@ TEST_CASE("Local steps learn, with plain averaging, with an outer momentum, and 
 TEST_CASE("An inner optimizer that nobody knows is refused") {
   JobConfig job = small_job(2);
   job.local.optimizer = default_optimizer("sdg");
-  const auto refused = RankCompute::make(job, training_set(), 1);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().message.find("local.optimizer = \"sdg\"") != std::string::npos);
+  const auto refused = failure_of(RankCompute::make(job, training_set(), 1));
+  CHECK(testing::contains(refused.message, "local.optimizer = \"sdg\""));
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "train/counter_rng.h"
 #include "train/mlp.h"
 
@@ -220,15 +222,14 @@ TEST_CASE("Huge logits give a finite loss") {
 
 TEST_CASE("Impossible sizes are refused with the value") {
   const auto refused = [](std::vector<std::uint32_t> sizes, std::uint32_t batch) {
-    const Result<Mlp> mlp = Mlp::make(std::move(sizes), batch);
-    REQUIRE_FALSE(mlp.has_value());
-    CHECK(mlp.error().code == ErrorCode::kConfig);
-    return mlp.error().message;
+    const auto mlp = failure_of(Mlp::make(std::move(sizes), batch));
+    CHECK(mlp.code == ErrorCode::kConfig);
+    return mlp.message;
   };
-  CHECK(refused({4, 0, 2}, 1).find("layer 1 has 0 units") != std::string::npos);
-  CHECK(refused({4, 8, 70000, 2}, 1).find("layer 2 has 70000 units") != std::string::npos);
-  CHECK(refused({4, 2}, 100'000).find("100000 samples") != std::string::npos);
-  CHECK(refused(std::vector<std::uint32_t>(66, 4), 1).find("64 layers") != std::string::npos);
+  CHECK(testing::contains(refused({4, 0, 2}, 1), "layer 1 has 0 units"));
+  CHECK(testing::contains(refused({4, 8, 70000, 2}, 1), "layer 2 has 70000 units"));
+  CHECK(testing::contains(refused({4, 2}, 100'000), "100000 samples"));
+  CHECK(testing::contains(refused(std::vector<std::uint32_t>(66, 4), 1), "64 layers"));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/train/synthetic_images.h"
 #include "train/mlp.h"
 #include "train/rank_compute.h"
@@ -50,20 +52,17 @@ Gradient gradient_of(RankCompute& compute, Round round, Rank rank) {
   }
   for (auto& values : out.values) writable.push_back(values.data());
   compute.bind({.parameters = readable, .gradients = writable});
-  const auto stats = compute.gradient(round, rank, nullptr, [&](std::size_t tensor, std::uint64_t weight) {
+  const auto stats = required(compute.gradient(round, rank, nullptr, [&](std::size_t tensor, std::uint64_t weight) {
     out.ready.push_back(tensor);
     out.weights.push_back(weight);
-  });
-  REQUIRE(stats);
-  out.samples = stats->samples;
+  }));
+  out.samples = stats.samples;
   compute.unbind();
   return out;
 }
 
 RankCompute compute_for(const JobConfig& job) {
-  auto made = RankCompute::make(job, training_set(), 2);
-  REQUIRE_MESSAGE(made, made.error().message);
-  return std::move(*made);
+  return required(RankCompute::make(job, training_set(), 2));
 }
 
 }  // namespace
@@ -106,35 +105,32 @@ TEST_CASE("Without time a rank contributes its first micro-batch, all tensors wi
   Sampler sampler = compute_for(job_with(0)).sampler();
   const auto samples = sampler.micro_batch(Round(3), Rank(0), 0);
   ImageSet some = training_set();
-  auto shape = shape_for(quarter.train, training_set(), reference.sampler());
-  REQUIRE(shape);
-  auto mlp = Mlp::make(shape->sizes(), 64);
-  REQUIRE(mlp);
+  auto shape = required(shape_for(quarter.train, training_set(), reference.sampler()));
+  auto mlp = required(Mlp::make(shape.sizes(), 64));
   std::vector<float> images(samples.size() * some.image_size());
   std::vector<std::uint8_t> labels(samples.size());
   some.gather(samples, images.data(), labels.data());
   std::vector<std::vector<float>> parameters, expected;
   std::vector<const float*> readable;
   std::vector<float*> writable;
-  for (std::size_t t = 0; t < mlp->tensors().size(); ++t) {
-    mlp->initialise(3, t, parameters.emplace_back(mlp->tensors()[t].elements()));
-    expected.emplace_back(mlp->tensors()[t].elements());
+  for (std::size_t t = 0; t < mlp.tensors().size(); ++t) {
+    mlp.initialise(3, t, parameters.emplace_back(mlp.tensors()[t].elements()));
+    expected.emplace_back(mlp.tensors()[t].elements());
   }
   for (auto& values : parameters) readable.push_back(values.data());
   for (auto& values : expected) writable.push_back(values.data());
-  mlp->forward(images.data(), 4, readable, nullptr);
-  mlp->loss(labels);
-  mlp->backward(readable, writable, false, nullptr);
+  mlp.forward(images.data(), 4, readable, nullptr);
+  mlp.loss(labels);
+  mlp.backward(readable, writable, false, nullptr);
   CHECK(found.values == expected);
 }
 
 TEST_CASE("A deadline needs micro-batches, and the standalone reference has none") {
   JobConfig job = job_with(5);
   job.train.accumulation = 1;
-  const auto refused = RankCompute::make(job, training_set(), 2);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == ErrorCode::kConfig);
-  CHECK(refused.error().message.find("train.accumulation") != std::string::npos);
+  const auto refused = failure_of(RankCompute::make(job, training_set(), 2));
+  CHECK(refused.code == ErrorCode::kConfig);
+  CHECK(testing::contains(refused.message, "train.accumulation"));
   const auto hurried = train_standalone({.job = job_with(1), .ranks = 2}, training_set(), nullptr, nullptr);
   const auto whole = train_standalone({.job = job_with(0), .ranks = 2}, training_set(), nullptr, nullptr);
   REQUIRE((hurried && whole));

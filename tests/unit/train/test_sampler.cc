@@ -5,6 +5,8 @@
 #include <numeric>
 #include <vector>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "train/counter_rng.h"
 #include "train/sampler.h"
 
@@ -16,9 +18,7 @@ std::vector<std::uint32_t> copy(std::span<const std::uint32_t> samples) {
 }
 
 Sampler make(const SamplerOptions& options) {
-  Result<Sampler> sampler = Sampler::make(options);
-  REQUIRE(sampler.has_value());
-  return *sampler;
+  return required(Sampler::make(options));
 }
 
 // Returns the samples of all ranks in an epoch, in the order of rounds and ranks.
@@ -247,20 +247,19 @@ TEST_CASE("More local steps than an epoch has make one round of it") {
 
 TEST_CASE("Impossible batches are refused with the value and what would be right") {
   const auto refused = [](const SamplerOptions& options) {
-    const Result<Sampler> sampler = Sampler::make(options);
-    REQUIRE_FALSE(sampler.has_value());
-    return sampler.error().message;
+    const auto sampler = failure_of(Sampler::make(options));
+    return sampler.message;
   };
   const std::string uneven = refused({.samples = 100, .global_batch = 30, .world_size = 4, .accumulation = 2});
-  CHECK(uneven.find("train.global_batch = 30") != std::string::npos);
-  CHECK(uneven.find("world size 4") != std::string::npos);
-  CHECK(uneven.find("use for example 24") != std::string::npos);
+  CHECK(testing::contains(uneven, "train.global_batch = 30"));
+  CHECK(testing::contains(uneven, "world size 4"));
+  CHECK(testing::contains(uneven, "use for example 24"));
   const std::string large = refused({.samples = 100, .global_batch = 128});
-  CHECK(large.find("train.global_batch = 128") != std::string::npos);
-  CHECK(large.find("100 samples") != std::string::npos);
-  CHECK(refused({.samples = 100, .global_batch = 0}).find("global_batch = 0") != std::string::npos);
-  CHECK(refused({.samples = 100, .accumulation = 0}).find("accumulation = 0") != std::string::npos);
-  CHECK(refused({.samples = 0}).find("no samples") != std::string::npos);
+  CHECK(testing::contains(large, "train.global_batch = 128"));
+  CHECK(testing::contains(large, "100 samples"));
+  CHECK(testing::contains(refused({.samples = 100, .global_batch = 0}), "global_batch = 0"));
+  CHECK(testing::contains(refused({.samples = 100, .accumulation = 0}), "accumulation = 0"));
+  CHECK(testing::contains(refused({.samples = 0}), "no samples"));
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/stepping_optimizers.h"
 #include "tests/unit/train/synthetic_images.h"
 #include "train/finite.h"
@@ -32,9 +34,7 @@ StandaloneOptions small_job() {
 }
 
 RunSummary train(const StandaloneOptions& options, const ImageSet& training, const ImageSet* test = nullptr) {
-  const Result<RunSummary> summary = train_standalone(options, training, test, nullptr);
-  REQUIRE(summary.has_value());
-  return *summary;
+  return required(train_standalone(options, training, test, nullptr));
 }
 
 const ImageSet& training_set() {
@@ -158,23 +158,22 @@ TEST_CASE("Gradient accumulation sums the same gradient") {
   std::vector<std::vector<std::vector<float>>> gradients;
   for (const std::uint32_t accumulation : {1u, 4u}) {
     job.train.accumulation = accumulation;
-    Result<RankCompute> compute = RankCompute::make(job, training_set(), 2);
-    REQUIRE(compute.has_value());
+    auto compute = required(RankCompute::make(job, training_set(), 2));
     std::vector<std::vector<float>> parameters, sums;
     std::vector<const float*> parameter_pointers;
     std::vector<float*> sum_pointers;
-    const auto& tensors = compute->shape().tensors();
+    const auto& tensors = compute.shape().tensors();
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       parameters.emplace_back(tensors[t].elements());
       sums.emplace_back(tensors[t].elements());
-      compute->shape().initialise(1, t, parameters.back());
+      compute.shape().initialise(1, t, parameters.back());
       parameter_pointers.push_back(parameters.back().data());
       sum_pointers.push_back(sums.back().data());
     }
     std::vector<std::size_t> ready;
-    compute->bind({.parameters = parameter_pointers, .gradients = sum_pointers});
+    compute.bind({.parameters = parameter_pointers, .gradients = sum_pointers});
     const auto stats =
-        compute->gradient(Round(3), Rank(1), nullptr, [&](std::size_t t, std::uint64_t) { ready.push_back(t); });
+        compute.gradient(Round(3), Rank(1), nullptr, [&](std::size_t t, std::uint64_t) { ready.push_back(t); });
     REQUIRE(stats);
     CHECK(stats->samples == 16);
     CHECK(ready == std::vector<std::size_t>{2, 3, 0, 1});
@@ -188,51 +187,47 @@ TEST_CASE("Gradient accumulation sums the same gradient") {
 }
 
 TEST_CASE("A rank's gradient is bit for bit that of the network on its gathered images") {
-  Result<RankCompute> compute = RankCompute::make(small_job().job, training_set(), 2);
-  REQUIRE(compute.has_value());
-  Result<Mlp> mlp = Mlp::make(compute->shape().sizes(), 64);
-  REQUIRE(mlp.has_value());
+  auto compute = required(RankCompute::make(small_job().job, training_set(), 2));
+  auto mlp = required(Mlp::make(compute.shape().sizes(), 64));
   std::vector<std::vector<float>> parameters, found, expected;
   std::vector<const float*> parameter_pointers;
   std::vector<float*> found_pointers, expected_pointers;
-  for (std::size_t t = 0; t < mlp->tensors().size(); ++t) {
-    const std::size_t elements = mlp->tensors()[t].elements();
-    mlp->initialise(5, t, parameters.emplace_back(elements));
+  for (std::size_t t = 0; t < mlp.tensors().size(); ++t) {
+    const std::size_t elements = mlp.tensors()[t].elements();
+    mlp.initialise(5, t, parameters.emplace_back(elements));
     parameter_pointers.push_back(parameters.back().data());
     found_pointers.push_back(found.emplace_back(elements).data());
     expected_pointers.push_back(expected.emplace_back(elements).data());
   }
-  compute->bind({.parameters = parameter_pointers, .gradients = found_pointers});
-  const auto stats = compute->gradient(Round(2), Rank(1), nullptr, nullptr);
-  REQUIRE(stats);
-  Sampler sampler = compute->sampler();
+  compute.bind({.parameters = parameter_pointers, .gradients = found_pointers});
+  const auto stats = required(compute.gradient(Round(2), Rank(1), nullptr, nullptr));
+  Sampler sampler = compute.sampler();
   const auto samples = sampler.share(Round(2), Rank(1));
   std::vector<float> images(samples.size() * training_set().image_size());
   std::vector<std::uint8_t> labels(samples.size());
   training_set().gather(samples, images.data(), labels.data());
-  mlp->forward(images.data(), static_cast<std::uint32_t>(samples.size()), parameter_pointers, nullptr);
-  CHECK(mlp->loss(labels).loss_sum == stats->loss_sum);
-  mlp->backward(parameter_pointers, expected_pointers, false, nullptr);
+  mlp.forward(images.data(), static_cast<std::uint32_t>(samples.size()), parameter_pointers, nullptr);
+  CHECK(mlp.loss(labels).loss_sum == stats.loss_sum);
+  mlp.backward(parameter_pointers, expected_pointers, false, nullptr);
   CHECK(found == expected);
 }
 
 TEST_CASE("A rank without samples contributes zeros, after it waited for every tensor") {
   ImageSet training = synthetic(33, 4);
-  Result<RankCompute> compute = RankCompute::make(small_job().job, training, 4);
-  REQUIRE(compute.has_value());
-  REQUIRE(compute->sampler().share_size(Round(2), Rank(0)) == 0);
+  auto compute = required(RankCompute::make(small_job().job, training, 4));
+  REQUIRE(compute.sampler().share_size(Round(2), Rank(0)) == 0);
   std::vector<std::vector<float>> parameters, sums;
   std::vector<const float*> parameter_pointers;
   std::vector<float*> sum_pointers;
-  for (const TensorSpec& tensor : compute->shape().tensors()) {
+  for (const TensorSpec& tensor : compute.shape().tensors()) {
     parameters.emplace_back(tensor.elements(), 0.1f);
     sums.emplace_back(tensor.elements(), 5.0f);
     parameter_pointers.push_back(parameters.back().data());
     sum_pointers.push_back(sums.back().data());
   }
   std::size_t needed = 0, ready = 0;
-  compute->bind({.parameters = parameter_pointers, .gradients = sum_pointers});
-  const auto stats = compute->gradient(
+  compute.bind({.parameters = parameter_pointers, .gradients = sum_pointers});
+  const auto stats = required(compute.gradient(
       Round(2), Rank(0),
       [&](std::size_t) {
         ++needed;
@@ -243,35 +238,33 @@ TEST_CASE("A rank without samples contributes zeros, after it waited for every t
         CHECK(needed == 4);
         CHECK(weight == 0);
         ++ready;
-      });
-  REQUIRE(stats);
-  CHECK(stats->samples == 0);
+      }));
+  CHECK(stats.samples == 0);
   CHECK(ready == 4);
   for (const auto& sum : sums) {
     for (const float value : sum) CHECK(value == 0.0f);
   }
-  const auto abandoned = compute->gradient(
+  const auto abandoned = compute.gradient(
       Round(2), Rank(0), [](std::size_t) { return false; }, nullptr);
   CHECK_FALSE(abandoned.has_value());
 }
 
 TEST_CASE("Impossible topologies and optimizers are refused with the value") {
   const auto refused = [](const StandaloneOptions& options) {
-    const Result<RunSummary> summary = train_standalone(options, training_set(), nullptr, nullptr);
-    REQUIRE_FALSE(summary.has_value());
-    return summary.error().message;
+    const auto summary = failure_of(train_standalone(options, training_set(), nullptr, nullptr));
+    return summary.message;
   };
   StandaloneOptions options = small_job();
   options.nodes = 3;
-  CHECK(refused(options).find("--nodes 3 does not divide --ranks 4") != std::string::npos);
+  CHECK(testing::contains(refused(options), "--nodes 3 does not divide --ranks 4"));
   options = small_job();
   options.ranks = 0;
-  CHECK(refused(options).find("--ranks 0") != std::string::npos);
+  CHECK(testing::contains(refused(options), "--ranks 0"));
   options.ranks = 1000;
-  CHECK(refused(options).find("--ranks 1000") != std::string::npos);
+  CHECK(testing::contains(refused(options), "--ranks 1000"));
   options = small_job();
   options.job.optimizer = default_optimizer("sdg");
-  CHECK(refused(options).find("\"sdg\"") != std::string::npos);
+  CHECK(testing::contains(refused(options), "\"sdg\""));
 }
 
 }  // namespace

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "common/config/config_check.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/train/scripted_session.h"
 #include "tests/unit/train/synthetic_images.h"
 #include "train/standalone.h"
@@ -58,9 +60,8 @@ class Run {
     return text;
   }
   std::string reference_digest() const {
-    const Result<RunSummary> summary = train_standalone({.job = options_.job}, training_, &test_, nullptr);
-    REQUIRE(summary.has_value());
-    return summary->digest;
+    const auto summary = required(train_standalone({.job = options_.job}, training_, &test_, nullptr));
+    return summary.digest;
   }
   void expect_complete(const Result<RunSummary>& summary) const {
     REQUIRE(summary.has_value());
@@ -97,10 +98,9 @@ TEST_CASE("A stop request ends the run after the complete round, and the next ru
     CAPTURE(at);
     Run run;
     run.world.states[at] = StepState::kStopRequested;
-    const auto stopped = run.train();
-    REQUIRE(stopped.has_value());
-    CHECK(stopped->stopped);
-    CHECK(stopped->rounds == at);
+    const auto stopped = required(run.train());
+    CHECK(stopped.stopped);
+    CHECK(stopped.rounds == at);
     CHECK(run.world.finishes.back() == std::pair{LeaveKind::kStopped, at});
     run.world.states.clear();
     const auto resumed = run.train();
@@ -122,10 +122,9 @@ TEST_CASE("SIGTERM and SIGINT stop the run after the open round") {
     run.world.on_round = [&](Round round) {
       if (round.value == 6) std::raise(signal);
     };
-    const auto stopped = run.train();
-    REQUIRE(stopped.has_value());
-    CHECK(stopped->stopped);
-    CHECK(stopped->rounds == 6);
+    const auto stopped = required(run.train());
+    CHECK(stopped.stopped);
+    CHECK(stopped.rounds == 6);
     CHECK(run.world.finishes.back() == std::pair{LeaveKind::kStopped, std::uint64_t{6}});
     CHECK(run.world.finish_message ==
           (signal == SIGINT ? "rank 0 was told to stop (SIGINT)" : "rank 0 was told to stop (SIGTERM)"));
@@ -149,8 +148,7 @@ TEST_CASE("the first signal is answered at once, with what is waited for") {
     run.world.on_finish = [] { std::raise(SIGTERM); };
     answer = "rank 0: SIGTERM: stops when the job's state is saved; a second Ctrl-C ends this rank at once\n";
   }
-  const auto summary = run.train();
-  REQUIRE(summary.has_value());
+  required(run.train());
   const auto at = run.log().find(answer);
   REQUIRE_MESSAGE(at != std::string::npos, run.log());
   CHECK(run.log().find("a second Ctrl-C", at + answer.size()) == std::string::npos);
@@ -167,23 +165,21 @@ TEST_CASE("a signal while a trainer attaches stops it cleanly, and says what it 
       if (run.world.attaches == 2) std::raise(SIGTERM);
     };
   }
-  const auto summary = run.train();
-  REQUIRE(summary.has_value());
-  CHECK(summary->stopped);
-  CHECK(summary->digest.empty());
-  CHECK(run.log().find("rank 0: stopped: told to stop while it waited for node 1\n") != std::string::npos);
+  const auto summary = required(run.train());
+  CHECK(summary.stopped);
+  CHECK(summary.digest.empty());
+  CHECK(testing::contains(run.log(), "rank 0: stopped: told to stop while it waited for node 1\n"));
   CHECK(run.world.finishes.empty());
 }
 
 TEST_CASE("When another rank left, the open round is void and the summary is about the round before") {
   Run run;
   run.world.states[9] = StepState::kStopped;
-  const auto stopped = run.train();
-  REQUIRE(stopped.has_value());
-  CHECK(stopped->stopped);
-  CHECK(stopped->rounds == 8);
-  CHECK(stopped->stop_reason == "as scripted");
-  CHECK(stopped->digest.size() == 32);
+  const auto stopped = required(run.train());
+  CHECK(stopped.stopped);
+  CHECK(stopped.rounds == 8);
+  CHECK(stopped.stop_reason == "as scripted");
+  CHECK(stopped.digest.size() == 32);
   run.expect_complete(run.train());
 }
 
@@ -193,25 +189,24 @@ TEST_CASE("A state that could not be saved is in the summary, with the reason") 
   const auto summary = run.train();
   run.expect_complete(summary);
   CHECK(summary->not_saved == "server 1: disk full");
-  CHECK(to_text(*summary).find("not saved: server 1: disk full") != std::string::npos);
-  CHECK(to_json(*summary).find(R"("not_saved":"server 1: disk full")") != std::string::npos);
-  CHECK(run.log().find("starting at round 0") != std::string::npos);
+  CHECK(testing::contains(to_text(*summary), "not saved: server 1: disk full"));
+  CHECK(testing::contains(to_json(*summary), R"("not_saved":"server 1: disk full")"));
+  CHECK(testing::contains(run.log(), "starting at round 0"));
 }
 
 TEST_CASE("A loss or parameters that are no longer finite are said, once, and are in the summary") {
   Run run;
   run.take_rate(1e30);
-  const auto summary = run.train();
-  REQUIRE(summary);
-  CHECK_FALSE(summary->not_finite.empty());
-  CHECK(summary->not_finite.find("the loss of round ") == 0);
-  CHECK(to_json(*summary).find(R"("not_finite":"the loss of round )") != std::string::npos);
-  CHECK(to_text(*summary).find("not finite: the loss of round ") != std::string::npos);
+  const auto summary = required(run.train());
+  CHECK_FALSE(summary.not_finite.empty());
+  CHECK(summary.not_finite.find("the loss of round ") == 0);
+  CHECK(to_json(summary).find(R"("not_finite":"the loss of round )") != std::string::npos);
+  CHECK(testing::contains(to_text(summary), "not finite: the loss of round "));
   const std::string log = run.log();
   const std::size_t said = log.find("NOT FINITE: the loss of round ");
   REQUIRE(said != std::string::npos);
   CHECK(log.find("NOT FINITE", said + 1) == std::string::npos);
-  CHECK(log.find("a smaller optimizer.lr") != std::string::npos);
+  CHECK(testing::contains(log, "a smaller optimizer.lr"));
 }
 
 TEST_CASE("A server that is lost before the last state is saved: the run ends once more") {
@@ -278,9 +273,8 @@ TEST_CASE("A view that ends before its first round because another rank was lost
 TEST_CASE("An error that attaching again cannot cure ends the run with its message") {
   Run run;
   run.world.errors[6] = {ErrorCode::kWrongLength, "push refused"};
-  const auto summary = run.train();
-  REQUIRE_FALSE(summary.has_value());
-  CHECK(summary.error().message == "push refused");
+  const auto summary = failure_of(run.train());
+  CHECK(summary.message == "push refused");
   CHECK(run.world.attaches == 1);
 }
 
@@ -293,9 +287,8 @@ TEST_CASE("The first attach is tried again while its time-out lasts, if somebody
   }
   SUBCASE("too late") {
     run.give_attach(std::chrono::seconds(0));
-    const auto summary = run.train();
-    REQUIRE_FALSE(summary.has_value());
-    CHECK(summary.error().message == "the worker daemon was lost; attach again");
+    const auto summary = failure_of(run.train());
+    CHECK(summary.message == "the worker daemon was lost; attach again");
     CHECK(run.world.attaches == 1);
   }
   SUBCASE("what another try does not mend") {
@@ -308,11 +301,10 @@ TEST_CASE("The first attach is tried again while its time-out lasts, if somebody
 TEST_CASE("A job that is stopped before its first round counts as stopped, without a digest") {
   Run run;
   run.world.start_errors = {{ErrorCode::kStopped, "the job ended before its first round"}};
-  const auto summary = run.train();
-  REQUIRE(summary.has_value());
-  CHECK(summary->stopped);
-  CHECK(summary->rounds == 0);
-  CHECK(summary->digest.empty());
+  const auto summary = required(run.train());
+  CHECK(summary.stopped);
+  CHECK(summary.rounds == 0);
+  CHECK(summary.digest.empty());
 }
 
 TEST_CASE("An undisturbed run with local steps ends in the reference's bits, whether inner state is kept or not") {
@@ -333,12 +325,11 @@ TEST_CASE("With local steps and inner state that begins anew, stops and restarts
     Run run;
     run.take_local_steps(false);
     run.world.states[at] = StepState::kStopRequested;
-    const auto stopped = run.train();
-    REQUIRE(stopped.has_value());
-    CHECK(stopped->rounds == at);
+    const auto stopped = required(run.train());
+    CHECK(stopped.rounds == at);
     run.world.states.clear();
     run.expect_complete(run.train());
-    CHECK(run.log().find("begins anew") == std::string::npos);
+    CHECK_FALSE(testing::contains(run.log(), "begins anew"));
 
     Run lost;
     lost.take_local_steps(false);
@@ -356,25 +347,22 @@ TEST_CASE(
     Run run;
     run.take_local_steps(true);
     run.world.states[8] = StepState::kStopRequested;
-    const auto stopped = run.train();
-    REQUIRE(stopped.has_value());
-    CHECK(stopped->rounds == 8);
-    CHECK(run.log().find("begins anew") == std::string::npos);
-    const auto resumed = run.train();
-    REQUIRE(resumed.has_value());
-    CHECK(resumed->rounds == kRounds);
-    CHECK(run.log().find("begins anew") != std::string::npos);
-    resumed_digest = resumed->digest;
+    const auto stopped = required(run.train());
+    CHECK(stopped.rounds == 8);
+    CHECK_FALSE(testing::contains(run.log(), "begins anew"));
+    const auto resumed = required(run.train());
+    CHECK(resumed.rounds == kRounds);
+    CHECK(testing::contains(run.log(), "begins anew"));
+    resumed_digest = resumed.digest;
   }
   Run run;
   run.take_local_steps(true);
   run.world.states[10] = StepState::kRestart;  // the snapshot is of round 8: round 9 is computed again, too
-  const auto restarted = run.train();
-  REQUIRE(restarted.has_value());
-  CHECK(restarted->restarts == 1);
-  CHECK(restarted->digest == resumed_digest);
-  CHECK(restarted->digest != run.reference_digest());
-  CHECK(run.log().find("begins anew") != std::string::npos);
+  const auto restarted = required(run.train());
+  CHECK(restarted.restarts == 1);
+  CHECK(restarted.digest == resumed_digest);
+  CHECK(restarted.digest != run.reference_digest());
+  CHECK(testing::contains(run.log(), "begins anew"));
 }
 
 TEST_CASE("A round that is computed again begins with the inner state it began with") {
@@ -386,7 +374,7 @@ TEST_CASE("A round that is computed again begins with the inner state it began w
     const auto summary = run.train();
     run.expect_complete(summary);
     CHECK(summary->restarts == 1);
-    CHECK(run.log().find("begins anew") == std::string::npos);
+    CHECK_FALSE(testing::contains(run.log(), "begins anew"));
   }
 }
 

@@ -17,6 +17,7 @@
 #include "session/session.h"
 #include "tests/gradient_place.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/temp_dir.h"
 #include "worker/attach_server.h"
 
@@ -166,9 +167,7 @@ struct FakeNode {
     options.jobs.incarnation = 7;
     options.jobs.max_memory = max_memory;
     options.jobs.devices = std::move(devices);
-    auto made = AttachServer::create(options, coordinator, lanes, logger);
-    REQUIRE(made);
-    server = std::move(*made);
+    server = required(AttachServer::create(options, coordinator, lanes, logger));
   }
   void run() { server->run(); }
   std::string socket() const { return directory / "w.sock"; }
@@ -199,12 +198,11 @@ struct FakeNode {
                              std::vector<std::vector<std::byte>> rank_states = {}) {
     const JoinJob join = coordinator.all<JoinJob>().back();
     const ShardSlots slots[] = {{static_cast<std::uint16_t>(lanes.doorbells(false).size()), 1.0}};
-    const auto layout = Layout::make(join.tensors, chunk_elements, slots);
-    REQUIRE(layout);
+    const auto layout = required(Layout::make(join.tensors, chunk_elements, slots));
     JobWelcome message{.job = JobId(99),
                        .view = ViewId(view),
                        .chunk_elements = chunk_elements,
-                       .owners = layout->owners(),
+                       .owners = layout.owners(),
                        .endpoints = {{"inproc://nobody"}},
                        .resume = resume.value != 0,
                        .resume_round = resume,
@@ -219,11 +217,7 @@ struct FakeNode {
     coordinator.await<JoinJob>(view);
     welcome(view, resume);
   }
-  static std::unique_ptr<Session> session_of(Attached attached) {
-    auto session = attached.get();
-    REQUIRE_MESSAGE(session, session.error().message);
-    return std::move(*session);
-  }
+  static std::unique_ptr<Session> session_of(Attached attached) { return required(attached.get()); }
   // Attaches the only rank of the node.
   std::unique_ptr<Session> session(const SessionOptions& options, std::uint32_t view = 1, Round resume = Round(0)) {
     Attached attached = attach(options);
@@ -263,9 +257,8 @@ inline void ready_all(Session& session, std::uint64_t weight = 1) {
 }
 
 inline Error error_of(FakeNode::Attached attached) {
-  auto session = attached.get();
-  REQUIRE_FALSE(session);
-  return session.error();
+  const auto session = failure_of(attached.get());
+  return session;
 }
 
 }  // namespace tributary::testing

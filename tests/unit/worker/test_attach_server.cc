@@ -12,6 +12,7 @@
 
 #include "common/config/job_json.h"
 #include "common/wire/codec.h"
+#include "tests/unit/required.h"
 #include "tests/unit/worker/node_fixture.h"
 
 namespace tributary::attach_server_test {
@@ -55,19 +56,17 @@ Result<AttachReceived> answer(AttachSocket& socket) {
 }
 
 AttachError refusal_on(AttachSocket& socket) {
-  auto got = answer(socket);
-  REQUIRE(got);
-  const auto* error = std::get_if<AttachError>(&got->message);
+  auto got = required(answer(socket));
+  const auto* error = std::get_if<AttachError>(&got.message);
   REQUIRE(error);
   return *error;
 }
 
 // The worker's answer to it on a connection of its own.
 AttachError refusal_of(const FakeNode& node, const AttachRequest& request, std::span<const int> descriptors = {}) {
-  auto socket = AttachSocket::connect(node.socket());
-  REQUIRE(socket);
-  REQUIRE(socket->send(request, descriptors));
-  return refusal_on(*socket);
+  auto socket = required(AttachSocket::connect(node.socket()));
+  REQUIRE(socket.send(request, descriptors));
+  return refusal_on(socket);
 }
 
 }  // namespace
@@ -124,10 +123,9 @@ TEST_CASE("connections that read nothing do not hold up the others") {
     for (int k = 0; k < 1000 && silent.back().send(request); ++k) continue;
   }
   const auto from = std::chrono::steady_clock::now();
-  auto socket = AttachSocket::connect(node.socket());
-  REQUIRE(socket);
-  REQUIRE(socket->send(request));
-  REQUIRE(answer(*socket));
+  auto socket = required(AttachSocket::connect(node.socket()));
+  REQUIRE(socket.send(request));
+  REQUIRE(answer(socket));
   CHECK(std::chrono::steady_clock::now() - from < AttachSocket::kSendTimeout);
 }
 
@@ -260,15 +258,14 @@ TEST_CASE("garbage on the socket is refused and hurts nobody") {
 
 TEST_CASE("messages that do not fit the state of a trainer are refused or ignored") {
   RunningNode node;
-  auto socket = AttachSocket::connect(node.socket());
-  REQUIRE(socket);
-  CHECK(socket->send(InitialValues{}));  // before any attach: nothing to do
-  CHECK(socket->send(Detach{}));
-  auto got = answer(*socket);
+  auto socket = required(AttachSocket::connect(node.socket()));
+  CHECK(socket.send(InitialValues{}));  // before any attach: nothing to do
+  CHECK(socket.send(Detach{}));
+  auto got = answer(socket);
   REQUIRE(got);
   CHECK(std::holds_alternative<DetachReply>(got->message));
-  CHECK(socket->send(AttachReply{}));
-  got = answer(*socket);
+  CHECK(socket.send(AttachReply{}));
+  got = answer(socket);
   REQUIRE(got);
   REQUIRE(std::holds_alternative<AttachError>(got->message));
   CHECK(contains(std::get<AttachError>(got->message).message, "only worker daemons send"));
@@ -292,21 +289,19 @@ TEST_CASE("a trainer that is killed is noticed, its memory is reclaimed, and the
   REQUIRE(write(go[1], "x", 1) == 1);
   auto survivor_attached = node.attach(node.session_options(0, 2));
   node.admit();
-  auto survivor = survivor_attached.get();
-  REQUIRE(survivor);
-  REQUIRE((*survivor)->start());
-  for (std::size_t t = 0; t < 3; ++t) (*survivor)->ready(t, 1);
+  auto survivor = required(survivor_attached.get());
+  REQUIRE(survivor->start());
+  for (std::size_t t = 0; t < 3; ++t) survivor->ready(t, 1);
   std::weak_ptr<NodeJob> job = node.lanes.job();
   const std::uint64_t parameters = NodeRegion::bytes_needed(node.lanes.job()->layout());
   CHECK(eventually([&] { return node.server->memory_used() > parameters; }));
 
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  const auto state = (*survivor)->wait();
-  REQUIRE(state);
-  CHECK(*state == StepState::kRestart);
+  const auto state = required(survivor->wait());
+  CHECK(state == StepState::kRestart);
   const std::string expected = "trainer rank 1 (pid " + std::to_string(child) + ") on node 0 died";
-  CHECK((*survivor)->stop_reason() == expected);
+  CHECK(survivor->stop_reason() == expected);
   const LeaveJob leave = node.coordinator.await<LeaveJob>();
   CHECK(leave.kind == LeaveKind::kFailed);
   CHECK(leave.message == expected);
@@ -314,7 +309,7 @@ TEST_CASE("a trainer that is killed is noticed, its memory is reclaimed, and the
   // All but the parameters, which the next view may still need.
   CHECK(eventually([&] { return job.expired() && node.server->memory_used() == parameters; }));
 
-  survivor->reset();
+  survivor.reset();
   auto again = node.sessions(2, 2);
   CHECK(again.size() == 2);
   CHECK(node.lanes.opened() == 2);
@@ -506,9 +501,8 @@ TEST_CASE("a restarted coordinator ends running views and is joined again by wai
   auto sessions = node.sessions(1);
   sessions[0]->ready(0, 1);
   node.server->on_coordinator_restarted();
-  const auto state = sessions[0]->wait();
-  REQUIRE(state);
-  CHECK(*state == StepState::kRestart);
+  const auto state = required(sessions[0]->wait());
+  CHECK(state == StepState::kRestart);
   sessions.clear();
   auto waiting = node.attach(node.session_options());
   node.coordinator.await<JoinJob>(2);
@@ -532,10 +526,9 @@ TEST_CASE("a view that is stopped where it began ends at once for a node that ha
   node.server->on_control(StopRequest{JobId(99), ViewId(1), "server 0 was told to stop"});
   node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kStopped, Round(5), "server 0 was told to stop"});
   REQUIRE(starting.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
-  const Status started = starting.get();
-  REQUIRE_FALSE(started);
-  CHECK(started.error().code == ErrorCode::kStopped);
-  CHECK(started.error().message == "the job ended before its first round: server 0 was told to stop");
+  const auto started = failure_of(starting.get());
+  CHECK(started.code == ErrorCode::kStopped);
+  CHECK(started.message == "the job ended before its first round: server 0 was told to stop");
 }
 
 TEST_CASE("a job of more than half of the memory waits until what its last view had is free") {
@@ -572,9 +565,8 @@ TEST_CASE(
   REQUIRE(eventually([&] { return state_of() == RegionState::kStopRequested; }));
   for (std::size_t t = 0; t < 3; ++t) sessions[0]->ready(t, 1);
   node.lanes.complete(Round(1));
-  const auto state = sessions[0]->wait();
-  REQUIRE(state);
-  CHECK(*state == StepState::kStopRequested);
+  const auto state = required(sessions[0]->wait());
+  CHECK(state == StepState::kStopRequested);
   CHECK_FALSE(node.server->drained());
   CHECK(sessions[0]->finish(LeaveKind::kStopped));
   node.coordinator.await<LeaveJob>();
@@ -632,9 +624,8 @@ TEST_CASE("a rank that has finished hears if what it trained is lost with anothe
     node.coordinator.await<LeaveJob>();
     node.server->on_coordinator_restarted();
   }
-  const Status saved = sessions[0]->saved();
-  REQUIRE_FALSE(saved);
-  CHECK(may_come_back(saved.error()));
+  const auto saved = failure_of(sessions[0]->saved());
+  CHECK(may_come_back(saved));
 }
 
 TEST_CASE("a drained worker stays for trainers that have not detached from a view that ended cleanly") {
@@ -652,9 +643,8 @@ TEST_CASE("a drained worker stays for trainers that have not detached from a vie
   node.server->on_control(DrainDone{});
   REQUIRE(eventually([&] { return job->state() >= RegionState::kStopped; }));
   if (kind == StopKind::kStopped) {
-    const auto state = sessions[0]->wait();
-    REQUIRE(state);
-    CHECK(*state == StepState::kStopRequested);
+    const auto state = required(sessions[0]->wait());
+    CHECK(state == StepState::kStopRequested);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // three ticks
     CHECK_FALSE(node.server->drained());
     REQUIRE(sessions[0]->keep(Round(1), std::vector<std::byte>(1)));
@@ -673,9 +663,8 @@ TEST_CASE("a worker that gives up tells the coordinator and its trainers before 
   const LeaveJob leave = node.coordinator.await<LeaveJob>();
   CHECK(leave.kind == LeaveKind::kFailed);
   CHECK(leave.message == "the stop took too long");
-  const auto state = sessions[0]->wait();
-  REQUIRE(state);
-  CHECK(*state == StepState::kRestart);
+  const auto state = required(sessions[0]->wait());
+  CHECK(state == StepState::kRestart);
   CHECK(sessions[0]->stop_reason() == "the stop took too long");
 }
 
@@ -684,11 +673,10 @@ TEST_CASE("a socket that a dead worker left is replaced, one in use, or a file, 
   AttachServerOptions options;
   options.socket = node.socket();
   options.jobs.max_memory = 1 << 20;
-  auto second = AttachServer::create(options, node.coordinator, node.lanes, node.logger);
-  REQUIRE_FALSE(second);
-  CHECK(second.error().code == ErrorCode::kUnavailable);
-  CHECK(contains(second.error().message, node.socket()));
-  CHECK(contains(second.error().message, "another worker daemon is listening"));
+  const auto second = failure_of(AttachServer::create(options, node.coordinator, node.lanes, node.logger));
+  CHECK(second.code == ErrorCode::kUnavailable);
+  CHECK(contains(second.message, node.socket()));
+  CHECK(contains(second.message, "another worker daemon is listening"));
 
   options.socket = node.directory / "file";
   std::ofstream(options.socket) << "precious";
@@ -716,9 +704,8 @@ TEST_CASE("a declaration of many tensors travels in several packets") {
   const JoinJob join = node.coordinator.await<JoinJob>();
   CHECK(join.tensors == tensors);
   node.welcome();
-  auto session = attached.get();
-  REQUIRE(session);
-  CHECK((*session)->layout().tensors().size() == 20'000);
+  auto session = required(attached.get());
+  CHECK(session->layout().tensors().size() == 20'000);
 }
 
 TEST_CASE("a welcome that is said again changes nothing, and that of a view which is over here is answered") {

@@ -5,6 +5,7 @@
 
 #include "common/config/job_json.h"
 #include "tests/unit/other_user.h"
+#include "tests/unit/required.h"
 #include "tests/unit/worker/node_fixture.h"
 
 namespace tributary::testing::attach_users_test {
@@ -67,20 +68,18 @@ TEST_CASE(
   if (!can_be_another_user()) return;
   const Bound bound;
   const OtherUser impostor([&] { return bound.listens(); });
-  const auto socket = AttachSocket::connect(bound.path);
-  REQUIRE_FALSE(socket);
-  CHECK(socket.error().code == ErrorCode::kIo);
+  const auto socket = failure_of(AttachSocket::connect(bound.path));
+  CHECK(socket.code == ErrorCode::kIo);
   for (const std::string& part : {bound.path, "process " + std::to_string(impostor.pid()) + " of user 65534",
                                   std::string("nor root"), std::string("start tributary-worker as this user")}) {
-    CHECK_MESSAGE(contains(socket.error().message, part), socket.error().message);
+    CHECK_MESSAGE(contains(socket.message, part), socket.message);
   }
   SessionOptions options;
   options.socket = bound.path;
   options.job.name = "a-job";
   const auto began = std::chrono::steady_clock::now();
-  const auto session = Session::attach(options, small_model());
-  REQUIRE_FALSE(session);
-  CHECK(contains(session.error().message, "neither this user"));
+  const auto session = failure_of(Session::attach(options, small_model()));
+  CHECK(contains(session.message, "neither this user"));
   CHECK(std::chrono::steady_clock::now() - began < options.attach_timeout / 4);
 }
 
@@ -100,10 +99,9 @@ TEST_CASE("a worker leaves another user's socket alone, and says who listens the
   options.socket = bound.path;
   FakeCoordinator coordinator;
   FakeLanes lanes(1);
-  const auto made = AttachServer::create(options, coordinator, lanes, quiet_logger());
-  REQUIRE_FALSE(made);
-  CHECK(contains(made.error().message, "somebody else listens there"));
-  CHECK(contains(made.error().message, "of user 65534"));
+  const auto made = failure_of(AttachServer::create(options, coordinator, lanes, quiet_logger()));
+  CHECK(contains(made.message, "somebody else listens there"));
+  CHECK(contains(made.message, "of user 65534"));
   struct stat info {};
   CHECK(::lstat(bound.path.c_str(), &info) == 0);
 }

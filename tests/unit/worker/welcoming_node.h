@@ -12,6 +12,7 @@
 
 #include "common/config/job_json.h"
 #include "common/daemon/log.h"
+#include "tests/unit/required.h"
 #include "tests/unit/temp_dir.h"
 #include "worker/allreduce/allreduce_lane.h"
 #include "worker/attach_server.h"
@@ -30,15 +31,9 @@ class WelcomingNode final : public LanePort, public CoordinatorPort, private All
     options.jobs.incarnation = 7;
     options.jobs.max_memory = 64u << 20;
     options.jobs.devices = std::move(devices);
-    auto made = AttachServer::create(options, *this, *this, logger_);
-    REQUIRE(made);
-    attach_ = std::move(*made);
-    auto lane = WorkerLane::start({.index = 0, .lanes = 1}, *attach_, logger_);
-    REQUIRE(lane);
-    lane_ = std::move(*lane);
-    auto allreduce = AllreduceLane::start({}, *attach_, *this, logger_);
-    REQUIRE(allreduce);
-    allreduce_ = std::move(*allreduce);
+    attach_ = required(AttachServer::create(options, *this, *this, logger_));
+    lane_ = required(WorkerLane::start({.index = 0, .lanes = 1}, *attach_, logger_));
+    allreduce_ = required(AllreduceLane::start({}, *attach_, *this, logger_));
     attach_->run();
   }
   ~WelcomingNode() override {
@@ -56,16 +51,14 @@ class WelcomingNode final : public LanePort, public CoordinatorPort, private All
     const auto* join = std::get_if<JoinJob>(&message);
     if (join == nullptr) return;
     const ShardSlots one{};
-    const auto layout = Layout::make(join->tensors, kChunkElements, {&one, 1});
-    REQUIRE(layout);
+    const auto layout = required(Layout::make(join->tensors, kChunkElements, {&one, 1}));
     JobWelcome welcome;
-    const auto job = job_from_json(join->job_json);
-    REQUIRE(job);
-    welcome.name = job->name;
+    const auto job = required(job_from_json(join->job_json));
+    welcome.name = job.name;
     welcome.job = JobId(99);
     welcome.view = ViewId(++views_);
     welcome.chunk_elements = kChunkElements;
-    welcome.owners = layout->owners();
+    welcome.owners = layout.owners();
     welcome.endpoints = {{endpoint_}};
     attach_->on_control(welcome);
   }

@@ -4,6 +4,8 @@
 
 #include "bench/lab/compare_words.h"
 #include "bench/lab/lab_prediction.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tools/lab/hosted_ranks.h"
 
 namespace tributary::bench::compare_test {
@@ -28,7 +30,7 @@ Json result_with(double sent_mb, double received_mb, double machine_busy, int dr
 
 bool has(const std::string& text, const std::string& part) {
   INFO(text);
-  return text.find(part) != std::string::npos;
+  return testing::contains(text, part);
 }
 
 TEST_CASE("the busiest link is found, with its way and its use") {
@@ -78,9 +80,8 @@ lab::LabConfig lab_of(int workers, int both, int servers) {
 
 double factor(const lab::LabConfig& config, const JobConfig& job) {
   constexpr double kModelBytes = 64e6;  // large chunks: their headers take next to nothing of the link
-  const auto prediction = predict(lab_scenario(config, job, kModelBytes, 1.0));
-  REQUIRE_MESSAGE(prediction, prediction.error().message);
-  return prediction->network_s * 10e6 / kModelBytes;
+  const auto prediction = required(predict(lab_scenario(config, job, kModelBytes, 1.0)));
+  return prediction.network_s * 10e6 / kModelBytes;
 }
 
 TEST_CASE("a lab's layouts are predicted by their closed forms") {

@@ -9,6 +9,7 @@
 
 #include "common/base/layout.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::layout_test {
 namespace {
@@ -51,22 +52,21 @@ std::vector<ShardSlots> random_shards(std::mt19937_64& random) {
 }  // namespace
 
 TEST_CASE("a tensor starts at a multiple of the alignment and chunks cut the flat space evenly") {
-  const auto layout = Layout::make({{"a", {5}}, {"b", {40, 50}}, {"c", {}}}, kSmallest, equal_shards(2));
-  REQUIRE(layout);
-  CHECK(layout->parameters() == 5 + 2000 + 1);
-  CHECK(layout->tensor_offset(0) == 0);
-  CHECK(layout->tensor_offset(1) == 16);
-  CHECK(layout->tensor_offset(2) == 16 + 2000);
-  CHECK(layout->flat_elements() == 16 + 2000 + 16);
-  REQUIRE(layout->chunks() == 2);
-  CHECK(layout->chunk(ChunkIndex(0)).begin == 0);
-  CHECK(layout->chunk(ChunkIndex(0)).elements == kSmallest);
-  CHECK(layout->chunk(ChunkIndex(1)).begin == kSmallest);
-  CHECK(layout->chunk(ChunkIndex(1)).elements == 2032 - kSmallest);
-  CHECK(layout->tensors_of(ChunkIndex(0)) == std::pair<std::size_t, std::size_t>(0, 2));
-  CHECK(layout->tensors_of(ChunkIndex(1)) == std::pair<std::size_t, std::size_t>(1, 3));
-  CHECK(layout->chunks_of(1) == std::pair<std::uint32_t, std::uint32_t>(0, 2));
-  CHECK(layout->chunks_of(2) == std::pair<std::uint32_t, std::uint32_t>(1, 2));
+  const auto layout = required(Layout::make({{"a", {5}}, {"b", {40, 50}}, {"c", {}}}, kSmallest, equal_shards(2)));
+  CHECK(layout.parameters() == 5 + 2000 + 1);
+  CHECK(layout.tensor_offset(0) == 0);
+  CHECK(layout.tensor_offset(1) == 16);
+  CHECK(layout.tensor_offset(2) == 16 + 2000);
+  CHECK(layout.flat_elements() == 16 + 2000 + 16);
+  REQUIRE(layout.chunks() == 2);
+  CHECK(layout.chunk(ChunkIndex(0)).begin == 0);
+  CHECK(layout.chunk(ChunkIndex(0)).elements == kSmallest);
+  CHECK(layout.chunk(ChunkIndex(1)).begin == kSmallest);
+  CHECK(layout.chunk(ChunkIndex(1)).elements == 2032 - kSmallest);
+  CHECK(layout.tensors_of(ChunkIndex(0)) == std::pair<std::size_t, std::size_t>(0, 2));
+  CHECK(layout.tensors_of(ChunkIndex(1)) == std::pair<std::size_t, std::size_t>(1, 3));
+  CHECK(layout.chunks_of(1) == std::pair<std::uint32_t, std::uint32_t>(0, 2));
+  CHECK(layout.chunks_of(2) == std::pair<std::uint32_t, std::uint32_t>(1, 2));
 }
 
 TEST_CASE("every element of every tensor lies in exactly one chunk, for random declarations") {
@@ -74,15 +74,14 @@ TEST_CASE("every element of every tensor lies in exactly one chunk, for random d
   for (int repeat = 0; repeat < 300; ++repeat) {
     const std::vector<TensorSpec> tensors = random_tensors(random);
     const std::uint64_t chunk_elements = kSmallest + kTensorAlign * (random() % 60);
-    const auto layout = Layout::make(tensors, chunk_elements, random_shards(random));
-    REQUIRE_MESSAGE(layout, layout.error().message);
+    const auto layout = required(Layout::make(tensors, chunk_elements, random_shards(random)));
 
-    std::vector<int> covered(layout->flat_elements(), 0);
-    for (std::uint32_t c = 0; c < layout->chunks(); ++c) {
-      const ChunkRange range = layout->chunk(ChunkIndex(c));
+    std::vector<int> covered(layout.flat_elements(), 0);
+    for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+      const ChunkRange range = layout.chunk(ChunkIndex(c));
       REQUIRE(range.elements > 0);
-      REQUIRE(range.begin + range.elements <= layout->flat_elements());
-      CHECK((c + 1 == layout->chunks() || range.elements == chunk_elements));
+      REQUIRE(range.begin + range.elements <= layout.flat_elements());
+      CHECK((c + 1 == layout.chunks() || range.elements == chunk_elements));
       for (std::uint64_t e = 0; e < range.elements; ++e) ++covered[range.begin + e];
     }
     CHECK(std::all_of(covered.begin(), covered.end(), [](int times) { return times == 1; }));
@@ -90,30 +89,29 @@ TEST_CASE("every element of every tensor lies in exactly one chunk, for random d
     // Tensors do not overlap, and only padding lies between them.
     std::uint64_t end = 0, parameters = 0;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
-      CHECK(layout->tensor_offset(t) % kTensorAlign == 0);
-      CHECK(layout->tensor_offset(t) >= end);
-      CHECK(layout->tensor_offset(t) < end + kTensorAlign);
-      end = layout->tensor_offset(t) + tensors[t].elements();
+      CHECK(layout.tensor_offset(t) % kTensorAlign == 0);
+      CHECK(layout.tensor_offset(t) >= end);
+      CHECK(layout.tensor_offset(t) < end + kTensorAlign);
+      end = layout.tensor_offset(t) + tensors[t].elements();
       parameters += tensors[t].elements();
     }
-    CHECK(layout->flat_elements() - end < kTensorAlign);
-    CHECK(layout->parameters() == parameters);
+    CHECK(layout.flat_elements() - end < kTensorAlign);
+    CHECK(layout.parameters() == parameters);
   }
 }
 
 TEST_CASE("tensors_of and chunks_of are inverse to each other") {
   std::mt19937_64 random(2);
   for (int repeat = 0; repeat < 200; ++repeat) {
-    const auto layout = Layout::make(random_tensors(random), kSmallest, random_shards(random));
-    REQUIRE(layout);
-    for (std::uint32_t c = 0; c < layout->chunks(); ++c) {
-      const auto [first, last] = layout->tensors_of(ChunkIndex(c));
+    const auto layout = required(Layout::make(random_tensors(random), kSmallest, random_shards(random)));
+    for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+      const auto [first, last] = layout.tensors_of(ChunkIndex(c));
       REQUIRE(first < last);
-      for (std::size_t t = 0; t < layout->tensors().size(); ++t) {
-        const auto [chunk_first, chunk_last] = layout->chunks_of(t);
+      for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
+        const auto [chunk_first, chunk_last] = layout.chunks_of(t);
         CHECK((first <= t && t < last) == (chunk_first <= c && c < chunk_last));
-        const ChunkRange range = layout->chunk(ChunkIndex(c));
-        const std::uint64_t begin = layout->tensor_offset(t), end = begin + layout->tensors()[t].elements();
+        const ChunkRange range = layout.chunk(ChunkIndex(c));
+        const std::uint64_t begin = layout.tensor_offset(t), end = begin + layout.tensors()[t].elements();
         CHECK((first <= t && t < last) == (begin < range.begin + range.elements && range.begin < end));
       }
     }
@@ -123,11 +121,10 @@ TEST_CASE("tensors_of and chunks_of are inverse to each other") {
 TEST_CASE("equal weights give plain round-robin over shards and, within a shard, over lanes") {
   for (std::uint16_t shards : {1, 2, 3, 5}) {
     for (std::uint16_t lanes : {1, 2, 3}) {
-      const auto layout = Layout::make({{"w", {kSmallest * 100}}}, kSmallest, equal_shards(shards, lanes));
-      REQUIRE(layout);
-      for (std::uint32_t c = 0; c < layout->chunks(); ++c) {
-        CHECK(layout->owner(ChunkIndex(c)).shard.value == c % shards);
-        CHECK(layout->owner(ChunkIndex(c)).lane.value == c / shards % lanes);
+      const auto layout = required(Layout::make({{"w", {kSmallest * 100}}}, kSmallest, equal_shards(shards, lanes)));
+      for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+        CHECK(layout.owner(ChunkIndex(c)).shard.value == c % shards);
+        CHECK(layout.owner(ChunkIndex(c)).lane.value == c / shards % lanes);
       }
     }
   }
@@ -137,14 +134,13 @@ TEST_CASE("at every prefix each shard has its weighted share of the chunks to wi
   std::mt19937_64 random(3);
   for (int repeat = 0; repeat < 100; ++repeat) {
     const std::vector<ShardSlots> shards = random_shards(random);
-    const auto layout = Layout::make({{"w", {kSmallest * (random() % 500 + 1)}}}, kSmallest, shards);
-    REQUIRE(layout);
+    const auto layout = required(Layout::make({{"w", {kSmallest * (random() % 500 + 1)}}}, kSmallest, shards));
     double total = 0;
     for (const ShardSlots& s : shards) total += s.weight;
     std::vector<double> dealt(shards.size(), 0);
     std::vector<std::map<std::uint16_t, int>> by_lane(shards.size());
-    for (std::uint32_t c = 0; c < layout->chunks(); ++c) {
-      const ChunkOwner owner = layout->owner(ChunkIndex(c));
+    for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+      const ChunkOwner owner = layout.owner(ChunkIndex(c));
       REQUIRE(owner.shard.value < shards.size());
       REQUIRE(owner.lane.value < shards[owner.shard.value].lanes);
       dealt[owner.shard.value] += 1;
@@ -186,11 +182,10 @@ TEST_CASE("weights for which the greatest-deficit rule falls behind are still de
     shards.push_back({1, weight});
     total += weight;
   }
-  const auto layout = Layout::make({{"w", {kSmallest * 600}}}, kSmallest, shards);
-  REQUIRE(layout);
+  const auto layout = required(Layout::make({{"w", {kSmallest * 600}}}, kSmallest, shards));
   std::vector<double> dealt(shards.size(), 0);
-  for (std::uint32_t c = 0; c < layout->chunks(); ++c) {
-    dealt[layout->owner(ChunkIndex(c)).shard.value] += 1;
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+    dealt[layout.owner(ChunkIndex(c)).shard.value] += 1;
     for (std::size_t s = 0; s < shards.size(); ++s) {
       CHECK(std::abs(dealt[s] - (c + 1) * shards[s].weight / total) < 1.0);
     }
@@ -199,18 +194,17 @@ TEST_CASE("weights for which the greatest-deficit rule falls behind are still de
 
 TEST_CASE("the chunks of all shards and lanes together are all chunks, each ascending") {
   const std::vector<ShardSlots> shards = {{2, 1.0}, {1, 2.5}, {3, 0.5}};
-  const auto layout = Layout::make({{"w", {kSmallest * 77}}}, kSmallest, shards);
-  REQUIRE(layout);
+  const auto layout = required(Layout::make({{"w", {kSmallest * 77}}}, kSmallest, shards));
   std::vector<std::uint32_t> all;
   for (std::uint16_t s = 0; s < shards.size(); ++s) {
     for (std::uint16_t l = 0; l < shards[s].lanes; ++l) {
-      const auto mine = layout->chunks_owned_by(ShardIndex(s), LaneIndex(l));
+      const auto mine = layout.chunks_owned_by(ShardIndex(s), LaneIndex(l));
       CHECK(std::is_sorted(mine.begin(), mine.end()));
       for (ChunkIndex c : mine) all.push_back(c.value);
     }
   }
   std::sort(all.begin(), all.end());
-  REQUIRE(all.size() == layout->chunks());
+  REQUIRE(all.size() == layout.chunks());
   for (std::uint32_t c = 0; c < all.size(); ++c) CHECK(all[c] == c);
 }
 
@@ -224,11 +218,10 @@ TEST_CASE("the same declaration gives the same layout, and given owners restore 
     REQUIRE(b);
     CHECK(a->owners() == b->owners());
     CHECK(a->hash() == b->hash());
-    const auto restored = Layout::with_owners(tensors, kSmallest, a->owners());
-    REQUIRE(restored);
-    CHECK(restored->owners() == a->owners());
-    CHECK(restored->hash() == a->hash());
-    CHECK(restored->flat_elements() == a->flat_elements());
+    const auto restored = required(Layout::with_owners(tensors, kSmallest, a->owners()));
+    CHECK(restored.owners() == a->owners());
+    CHECK(restored.hash() == a->hash());
+    CHECK(restored.flat_elements() == a->flat_elements());
   }
 }
 
@@ -248,9 +241,8 @@ TEST_CASE("the hash depends on names, shapes, order and chunk size, and not on o
       {{"a", {4}}, {"b", {6, 10}}},
   };
   for (const auto& other : others) {
-    const auto layout = Layout::make(other, kSmallest, equal_shards(1));
-    REQUIRE(layout);
-    CHECK(layout->hash() != hash);
+    const auto layout = required(Layout::make(other, kSmallest, equal_shards(1)));
+    CHECK(layout.hash() != hash);
   }
 }
 
@@ -305,14 +297,12 @@ TEST_CASE(
   CHECK(default_bucket_elements(31 * kMiB) == 2 * kMiB);
   CHECK(default_bucket_elements(kMiB) == kMiB / 2);
   CHECK(default_bucket_elements(100) == kMiB / 2);
-  const auto whole = bucket_layout({{"a", {1000}}, {"b", {9 * kMiB}}}, 0);
-  REQUIRE(whole);
-  CHECK(whole->chunk_elements() == kMiB);
-  CHECK(whole->chunks() == 10);
-  for (const ChunkOwner& owner : whole->owners()) CHECK(owner == ChunkOwner{ShardIndex(0), LaneIndex(0)});
-  const auto fine = bucket_layout({{"a", {10'000}}}, 4096);
-  REQUIRE(fine);
-  CHECK(fine->chunk_elements() == 1024);
+  const auto whole = required(bucket_layout({{"a", {1000}}, {"b", {9 * kMiB}}}, 0));
+  CHECK(whole.chunk_elements() == kMiB);
+  CHECK(whole.chunks() == 10);
+  for (const ChunkOwner& owner : whole.owners()) CHECK(owner == ChunkOwner{ShardIndex(0), LaneIndex(0)});
+  const auto fine = required(bucket_layout({{"a", {10'000}}}, 4096));
+  CHECK(fine.chunk_elements() == 1024);
   CHECK_FALSE(bucket_layout({{"a", {0}}}, 0));
 }
 

@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -9,11 +8,14 @@
 #include "common/config/config_check.h"
 #include "common/config/config_toml.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
+#include "tests/unit/temp_dir.h"
 
 namespace tributary::config_test {
 namespace {
 
 using testing::contains;
+using testing::TempDir;
 
 template <class T>
 std::string refusal(const Result<T>& result) {
@@ -48,16 +50,15 @@ std::string example(const std::string& name) {
 }  // namespace
 
 TEST_CASE("a job may be JSON, and is checked as its TOML would be") {
-  const auto job = parse_job_config(R"(
+  const auto job = required(parse_job_config(R"(
     {"job": {"name": "j"}, "optimizer": {"name": "adamw", "lr": 1}, "train": {"hidden": [3, 4], "data_dir": "/d"},
      "groups": [{"weight_decay": 0.5}, {}]})",
-                                    "job", {});
-  REQUIRE_MESSAGE(job, job.error().message);
-  CHECK(job->optimizer.lr == 1.0);
-  CHECK(job->train.hidden == std::vector<std::uint32_t>{3, 4});
-  CHECK(job->train.data_dir == "/d");
-  REQUIRE(job->groups.size() == 2);
-  CHECK(job->groups[0].weight_decay == 0.5);
+                                             "job", {}));
+  CHECK(job.optimizer.lr == 1.0);
+  CHECK(job.train.hidden == std::vector<std::uint32_t>{3, 4});
+  CHECK(job.train.data_dir == "/d");
+  REQUIRE(job.groups.size() == 2);
+  CHECK(job.groups[0].weight_decay == 0.5);
 
   const auto told = [](const std::string& sections) {
     return refusal(parse_job_config("{\"job\": {\"name\": \"j\"}, " + sections + "}", "job"));
@@ -75,58 +76,51 @@ TEST_CASE("a job may be JSON, and is checked as its TOML would be") {
 }
 
 TEST_CASE("the example files are accepted and say the defaults that they claim to say") {
-  const auto server = load_server_config(example("server.toml"));
-  REQUIRE_MESSAGE(server, server.error().message);
-  CHECK(server->bind == ServerConfig{}.bind);
-  CHECK(server->store_path == "/var/lib/tributary/server-0");
-  CHECK(server->store_io_mb_per_s == ServerConfig{}.store_io_mb_per_s);
-  CHECK(server->stop_timeout_s == ServerConfig{}.stop_timeout_s);
+  const auto server = required(load_server_config(example("server.toml")));
+  CHECK(server.bind == ServerConfig{}.bind);
+  CHECK(server.store_path == "/var/lib/tributary/server-0");
+  CHECK(server.store_io_mb_per_s == ServerConfig{}.store_io_mb_per_s);
+  CHECK(server.stop_timeout_s == ServerConfig{}.stop_timeout_s);
 
-  const auto worker = load_worker_config(example("worker.toml"));
-  REQUIRE_MESSAGE(worker, worker.error().message);
-  CHECK(worker->socket == "/run/user/1000/tributary/worker.sock");  // as a comment there says
-  CHECK(worker->name == "node-0");
-  CHECK(worker->peer_timeout_ms == WorkerConfig{}.peer_timeout_ms);
-  CHECK(worker->node_reduction == WorkerConfig{}.node_reduction);
-  CHECK(worker->collective_timeout_ms == WorkerConfig{}.collective_timeout_ms);
-  CHECK(worker->nccl == WorkerConfig{}.nccl);
+  const auto worker = required(load_worker_config(example("worker.toml")));
+  CHECK(worker.socket == "/run/user/1000/tributary/worker.sock");  // as a comment there says
+  CHECK(worker.name == "node-0");
+  CHECK(worker.peer_timeout_ms == WorkerConfig{}.peer_timeout_ms);
+  CHECK(worker.node_reduction == WorkerConfig{}.node_reduction);
+  CHECK(worker.collective_timeout_ms == WorkerConfig{}.collective_timeout_ms);
+  CHECK(worker.nccl == WorkerConfig{}.nccl);
 
-  const auto job = load_job_config(example("fashion-mnist.toml"));
-  REQUIRE_MESSAGE(job, job.error().message);
-  CHECK(job->optimizer.name == "adamw");
-  CHECK(job->schedule.total_rounds == 1880);
-  CHECK(job->train.hidden == std::vector<std::uint32_t>{256, 128});
+  const auto job = required(load_job_config(example("fashion-mnist.toml")));
+  CHECK(job.optimizer.name == "adamw");
+  CHECK(job.schedule.total_rounds == 1880);
+  CHECK(job.train.hidden == std::vector<std::uint32_t>{256, 128});
 
-  const auto ring = load_job_config(example("fashion-mnist-allreduce.toml"));
-  REQUIRE_MESSAGE(ring, ring.error().message);
-  CHECK(ring->mode == Mode::kAllreduce);
-  CHECK(ring->allreduce.algorithm == AllreduceAlgorithm::kHierarchical);
-  CHECK(ring->optimizer.lr == job->optimizer.lr);
-  CHECK(ring->train.hidden == job->train.hidden);
+  const auto ring = required(load_job_config(example("fashion-mnist-allreduce.toml")));
+  CHECK(ring.mode == Mode::kAllreduce);
+  CHECK(ring.allreduce.algorithm == AllreduceAlgorithm::kHierarchical);
+  CHECK(ring.optimizer.lr == job.optimizer.lr);
+  CHECK(ring.train.hidden == job.train.hidden);
 
-  const auto local = load_job_config(example("fashion-mnist-diloco.toml"));
-  REQUIRE_MESSAGE(local, local.error().message);
-  CHECK(local->mode == Mode::kLocalSgd);
-  CHECK(local->local.steps == 50);
-  CHECK(local->local.optimizer.name == "adamw");
-  CHECK(local->optimizer["nesterov"]);
+  const auto local = required(load_job_config(example("fashion-mnist-diloco.toml")));
+  CHECK(local.mode == Mode::kLocalSgd);
+  CHECK(local.local.steps == 50);
+  CHECK(local.local.optimizer.name == "adamw");
+  CHECK(local.optimizer["nesterov"]);
 
-  const auto wide = load_job_config(example("fashion-mnist-wide.toml"));
-  REQUIRE_MESSAGE(wide, wide.error().message);
+  const auto wide = required(load_job_config(example("fashion-mnist-wide.toml")));
   std::uint64_t parameters = 0, inputs = 28 * 28;
-  for (const std::uint64_t units : wide->train.hidden) parameters += (std::exchange(inputs, units) + 1) * units;
+  for (const std::uint64_t units : wide.train.hidden) parameters += (std::exchange(inputs, units) + 1) * units;
   CHECK(parameters > 4'000'000);
 
-  const auto sgd = load_job_config(example("fashion-mnist-sgd.toml"));
-  REQUIRE_MESSAGE(sgd, sgd.error().message);
-  CHECK(sgd->optimizer["nesterov"]);
-  CHECK(sgd->push == EncodingId::kBf16);
-  CHECK(sgd->pull == EncodingId::kFp32);
-  CHECK(sgd->train.global_batch == TrainConfig{}.global_batch);
+  const auto sgd = required(load_job_config(example("fashion-mnist-sgd.toml")));
+  CHECK(sgd.optimizer["nesterov"]);
+  CHECK(sgd.push == EncodingId::kBf16);
+  CHECK(sgd.pull == EncodingId::kFp32);
+  CHECK(sgd.train.global_batch == TrainConfig{}.global_batch);
 }
 
 TEST_CASE("every key of a server's file reaches its member") {
-  const auto c = parse_server_config(R"(
+  const auto c = required(parse_server_config(R"(
 [server]
 index = 1
 servers = 3
@@ -148,55 +142,53 @@ max_memory = 6000000000
 level = "debug"
 file = "/tmp/x.log"
 )",
-                                     "server.toml");
-  REQUIRE_MESSAGE(c, c.error().message);
-  CHECK(c->index == 1);
-  CHECK(c->servers == 3);
-  CHECK(c->coordinators == std::vector<std::string>{"tcp://10.0.0.1:7000"});
-  CHECK(c->bind == "tcp://10.0.0.2:7100");
-  CHECK(c->advertise == "node2.example");
-  CHECK(c->lanes == 4);
-  CHECK(c->admin.empty());
-  CHECK(c->bandwidth == 2.5);
-  CHECK(c->store_path == "/data");
-  CHECK(c->store_io_mb_per_s == 50);
-  CHECK(c->heartbeat_ms == 200);
-  CHECK(c->peer_timeout_ms == 900);
-  CHECK(c->stop_timeout_s == 7);
-  CHECK(c->max_memory == 6000000000);
-  CHECK(c->log.level == "debug");
-  CHECK(c->log.file == "/tmp/x.log");
+                                              "server.toml"));
+  CHECK(c.index == 1);
+  CHECK(c.servers == 3);
+  CHECK(c.coordinators == std::vector<std::string>{"tcp://10.0.0.1:7000"});
+  CHECK(c.bind == "tcp://10.0.0.2:7100");
+  CHECK(c.advertise == "node2.example");
+  CHECK(c.lanes == 4);
+  CHECK(c.admin.empty());
+  CHECK(c.bandwidth == 2.5);
+  CHECK(c.store_path == "/data");
+  CHECK(c.store_io_mb_per_s == 50);
+  CHECK(c.heartbeat_ms == 200);
+  CHECK(c.peer_timeout_ms == 900);
+  CHECK(c.stop_timeout_s == 7);
+  CHECK(c.max_memory == 6000000000);
+  CHECK(c.log.level == "debug");
+  CHECK(c.log.file == "/tmp/x.log");
 }
 
 TEST_CASE("every key of a worker's file reaches its member") {
-  const auto c = parse_worker_config(R"(
+  const auto c = required(parse_worker_config(R"(
 worker = {coordinator = "ipc:///tmp/c", name = "n1", socket = "/tmp/w", admin = "[::1]:80", lanes = 2, node_reduction = "device"}
 device = {collective_timeout_ms = 5000, nccl = "always"}
 limits = {window_bytes = 1048576, max_shared_memory = 5000000000, heartbeat_ms = 3, peer_timeout_ms = 6, stop_timeout_s = 1}
 log.level = "error"
 log.file = "w.log"
 )",
-                                     "worker.toml");
-  REQUIRE_MESSAGE(c, c.error().message);
-  CHECK(c->coordinators == std::vector<std::string>{"ipc:///tmp/c"});
-  CHECK(c->name == "n1");
-  CHECK(c->socket == "/tmp/w");
-  CHECK(c->admin == "[::1]:80");
-  CHECK(c->lanes == 2);
-  CHECK(c->node_reduction == NodeReduction::kDevice);
-  CHECK(c->collective_timeout_ms == 5000);
-  CHECK(c->nccl == NcclUse::kAlways);
-  CHECK(c->window_bytes == 1048576);
-  CHECK(c->max_shared_memory == 5000000000);
-  CHECK(c->heartbeat_ms == 3);
-  CHECK(c->peer_timeout_ms == 6);
-  CHECK(c->stop_timeout_s == 1);
-  CHECK(c->log.level == "error");
-  CHECK(c->log.file == "w.log");
+                                              "worker.toml"));
+  CHECK(c.coordinators == std::vector<std::string>{"ipc:///tmp/c"});
+  CHECK(c.name == "n1");
+  CHECK(c.socket == "/tmp/w");
+  CHECK(c.admin == "[::1]:80");
+  CHECK(c.lanes == 2);
+  CHECK(c.node_reduction == NodeReduction::kDevice);
+  CHECK(c.collective_timeout_ms == 5000);
+  CHECK(c.nccl == NcclUse::kAlways);
+  CHECK(c.window_bytes == 1048576);
+  CHECK(c.max_shared_memory == 5000000000);
+  CHECK(c.heartbeat_ms == 3);
+  CHECK(c.peer_timeout_ms == 6);
+  CHECK(c.stop_timeout_s == 1);
+  CHECK(c.log.level == "error");
+  CHECK(c.log.file == "w.log");
 }
 
 TEST_CASE("every key of a job's file reaches its member") {
-  const auto c = parse_job_config(R"(
+  const auto c = required(parse_job_config(R"(
 job = {name = "Job_1.a-b", mode = "sync", chunk_bytes = 131072}
 encoding = {push = "fp16", pull = "bf16"}
 optimizer = {name = "sgd", lr = 1, weight_decay = 0.5, momentum = 0.25, dampening = 0.125, nesterov = false}
@@ -205,40 +197,38 @@ snapshot = {every_s = 9, every_rounds = 8}
 checkpoint = {dir = "/c", every_s = 7, keep = 6}
 train = {dataset = "fashion-mnist", data_dir = "/d", hidden = [3, 2, 1], epochs = 2, global_batch = 12, accumulation = 3, seed = 11, max_rounds = 4, eval_every_epochs = 6}
 )",
-                                  "job.toml");
-  REQUIRE_MESSAGE(c, c.error().message);
-  CHECK(c->name == "Job_1.a-b");
-  CHECK(c->chunk_bytes == 131072);
-  CHECK(c->push == EncodingId::kFp16);
-  CHECK(c->pull == EncodingId::kBf16);
-  CHECK(c->optimizer.lr == 1.0);
-  CHECK(c->optimizer.weight_decay == 0.5);
-  CHECK(c->optimizer["momentum"] == 0.25);
-  CHECK(c->optimizer["dampening"] == 0.125);
-  CHECK(c->schedule.kind == ScheduleKind::kLinear);
-  CHECK(c->schedule.warmup_rounds == 5);
-  CHECK(c->schedule.total_rounds == 50);
-  CHECK(c->schedule.min_lr_ratio == 0.5);
-  CHECK(c->snapshot.every_s == 9);
-  CHECK(c->snapshot.every_rounds == 8);
-  CHECK(c->checkpoint.dir == "/c");
-  CHECK(c->checkpoint.every_s == 7);
-  CHECK(c->checkpoint.keep == 6);
-  CHECK(c->train.data_dir == "/d");
-  CHECK(c->train.hidden == std::vector<std::uint32_t>{3, 2, 1});
-  CHECK(c->train.epochs == 2);
-  CHECK(c->train.global_batch == 12);
-  CHECK(c->train.accumulation == 3);
-  CHECK(c->train.seed == 11);
-  CHECK(c->train.max_rounds == 4);
-  CHECK(c->train.eval_every_epochs == 6);
+                                           "job.toml"));
+  CHECK(c.name == "Job_1.a-b");
+  CHECK(c.chunk_bytes == 131072);
+  CHECK(c.push == EncodingId::kFp16);
+  CHECK(c.pull == EncodingId::kBf16);
+  CHECK(c.optimizer.lr == 1.0);
+  CHECK(c.optimizer.weight_decay == 0.5);
+  CHECK(c.optimizer["momentum"] == 0.25);
+  CHECK(c.optimizer["dampening"] == 0.125);
+  CHECK(c.schedule.kind == ScheduleKind::kLinear);
+  CHECK(c.schedule.warmup_rounds == 5);
+  CHECK(c.schedule.total_rounds == 50);
+  CHECK(c.schedule.min_lr_ratio == 0.5);
+  CHECK(c.snapshot.every_s == 9);
+  CHECK(c.snapshot.every_rounds == 8);
+  CHECK(c.checkpoint.dir == "/c");
+  CHECK(c.checkpoint.every_s == 7);
+  CHECK(c.checkpoint.keep == 6);
+  CHECK(c.train.data_dir == "/d");
+  CHECK(c.train.hidden == std::vector<std::uint32_t>{3, 2, 1});
+  CHECK(c.train.epochs == 2);
+  CHECK(c.train.global_batch == 12);
+  CHECK(c.train.accumulation == 3);
+  CHECK(c.train.seed == 11);
+  CHECK(c.train.max_rounds == 4);
+  CHECK(c.train.eval_every_epochs == 6);
 }
 
 TEST_CASE("each optimizer has its own defaults, and a key given wins over them") {
   auto parse = [](const std::string& optimizer) {
-    const auto c = parse_job_config("job.name = 'j'\n[optimizer]\n" + optimizer, "job.toml");
-    REQUIRE_MESSAGE(c, c.error().message);
-    return c->optimizer;
+    const auto c = required(parse_job_config("job.name = 'j'\n[optimizer]\n" + optimizer, "job.toml"));
+    return c.optimizer;
   };
   CHECK(parse("").name == "sgd");
   CHECK(parse("name = 'sgd'").lr == 0.01);
@@ -506,16 +496,15 @@ TEST_CASE("overrides win over the file and over earlier ones, with TOML's types 
   const std::vector<std::string> overrides = {
       "optimizer.lr=0.1",   "optimizer.lr = 0.25",      "train.hidden=[8, 4]",     "job.name=other-1.2",
       "encoding.push=bf16", "schedule.name=\"cosine\"", "schedule.total_rounds=9", "train.data_dir=/data/fashion"};
-  const auto c = parse_job_config(text, "job.toml", overrides);
-  REQUIRE_MESSAGE(c, c.error().message);
-  CHECK(c->optimizer.lr == 0.25);
-  CHECK(c->train.hidden == std::vector<std::uint32_t>{8, 4});
-  CHECK(c->name == "other-1.2");
-  CHECK(c->push == EncodingId::kBf16);
-  CHECK(c->schedule.kind == ScheduleKind::kCosine);
-  CHECK(c->schedule.total_rounds == 9);
-  CHECK(c->train.data_dir == "/data/fashion");
-  CHECK(c->optimizer.weight_decay == 0.01);
+  const auto c = required(parse_job_config(text, "job.toml", overrides));
+  CHECK(c.optimizer.lr == 0.25);
+  CHECK(c.train.hidden == std::vector<std::uint32_t>{8, 4});
+  CHECK(c.name == "other-1.2");
+  CHECK(c.push == EncodingId::kBf16);
+  CHECK(c.schedule.kind == ScheduleKind::kCosine);
+  CHECK(c.schedule.total_rounds == 9);
+  CHECK(c.train.data_dir == "/data/fashion");
+  CHECK(c.optimizer.weight_decay == 0.01);
 }
 
 TEST_CASE("a wrong override is refused by its own text") {
@@ -541,20 +530,17 @@ TEST_CASE("a wrong override is refused by its own text") {
 }
 
 TEST_CASE("a missing file is named, and so is one that cannot be a configuration") {
-  const auto missing = load_job_config("/nonexistent/job.toml");
-  REQUIRE_FALSE(missing);
-  CHECK(missing.error().code == ErrorCode::kNotFound);
-  CHECK(contains(missing.error().message, "/nonexistent/job.toml"));
+  const auto missing = failure_of(load_job_config("/nonexistent/job.toml"));
+  CHECK(missing.code == ErrorCode::kNotFound);
+  CHECK(contains(missing.message, "/nonexistent/job.toml"));
 
-  const auto folder = load_server_config("/tmp");
-  REQUIRE_FALSE(folder);
-  CHECK(folder.error().code == ErrorCode::kIo);
-  CHECK(contains(folder.error().message, "/tmp"));
+  const auto folder = failure_of(load_server_config("/tmp"));
+  CHECK(folder.code == ErrorCode::kIo);
+  CHECK(contains(folder.message, "/tmp"));
 
-  const std::filesystem::path huge = std::filesystem::temp_directory_path() / "tributary-test-huge.toml";
-  std::ofstream(huge) << std::string(kMaxConfigBytes + 1, '#');
-  CHECK(contains(refusal(load_worker_config(huge.string())), "more than 1048576 bytes"));
-  std::filesystem::remove(huge);
+  const TempDir dir;
+  std::ofstream(dir / "huge.toml") << std::string(kMaxConfigBytes + 1, '#');
+  CHECK(contains(refusal(load_worker_config(dir / "huge.toml")), "more than 1048576 bytes"));
 }
 
 TEST_CASE("lanes follow from the cores: a quarter, from one to eight") {

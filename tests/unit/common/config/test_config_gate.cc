@@ -7,6 +7,7 @@
 #include "common/config/job_json.h"
 #include "common/wire/redo_plan.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::config_gate_test {
 namespace {
@@ -14,9 +15,7 @@ namespace {
 using testing::contains;
 
 JobConfig parsed(const std::string& text) {
-  const auto job = parse_job_config("[job]\nname = 'j'\n" + text, "job.toml", {});
-  REQUIRE_MESSAGE(job, job.error().message);
-  return *job;
+  return required(parse_job_config("[job]\nname = 'j'\n" + text, "job.toml", {}));
 }
 
 std::string refused(const std::string& text, const std::string& mode = "sync") {
@@ -74,9 +73,8 @@ TEST_CASE(
 
 TEST_CASE("a gate goes with the job's JSON, and makes it another training") {
   const JobConfig plain = parsed(""), clipped = parsed("[gate]\nclip_norm = 1.0\n");
-  const auto again = job_from_json(to_canonical_json(clipped));
-  REQUIRE(again);
-  CHECK(again->gate.clip_norm == 1.0);
+  const auto again = required(job_from_json(to_canonical_json(clipped)));
+  CHECK(again.gate.clip_norm == 1.0);
   CHECK(
       contains(describe_config_difference(to_canonical_json(plain), to_canonical_json(clipped)), "gate.clip_norm is"));
 }

@@ -5,6 +5,7 @@
 
 #include "common/config/config_toml.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::config_local_test {
 namespace {
@@ -13,17 +14,16 @@ using testing::contains;
 
 TEST_CASE(
     "local steps have an inner optimizer with its own defaults, and the outer one averages unless told otherwise") {
-  const auto job = parse_job_config("[job]\nname = 'j'\nmode = 'local_sgd'\n[local]\nsteps = 50\noptimizer = 'adamw'\n",
-                                    "job.toml", {});
-  REQUIRE_MESSAGE(job, job.error().message);
-  CHECK(job->local.steps == 50);
-  CHECK(job->local.keep_state);
-  CHECK(job->local.optimizer.name == "adamw");
-  CHECK(job->local.optimizer.lr == 0.001);
-  CHECK(job->local.optimizer.weight_decay == 0.01);
-  CHECK(job->optimizer.name == "sgd");
-  CHECK(job->optimizer.lr == 1.0);
-  CHECK(job->optimizer["momentum"] == 0.0);
+  const auto job = required(parse_job_config(
+      "[job]\nname = 'j'\nmode = 'local_sgd'\n[local]\nsteps = 50\noptimizer = 'adamw'\n", "job.toml", {}));
+  CHECK(job.local.steps == 50);
+  CHECK(job.local.keep_state);
+  CHECK(job.local.optimizer.name == "adamw");
+  CHECK(job.local.optimizer.lr == 0.001);
+  CHECK(job.local.optimizer.weight_decay == 0.01);
+  CHECK(job.optimizer.name == "sgd");
+  CHECK(job.optimizer.lr == 1.0);
+  CHECK(job.optimizer["momentum"] == 0.0);
 }
 
 TEST_CASE("keys of local steps are refused where they have no use or make no sense") {

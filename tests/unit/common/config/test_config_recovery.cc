@@ -6,6 +6,7 @@
 #include "common/config/config_toml.h"
 #include "common/config/job_json.h"
 #include "common/wire/redo_plan.h"
+#include "tests/unit/expect.h"
 
 namespace tributary::config_recovery_test {
 namespace {
@@ -42,8 +43,8 @@ TEST_CASE("a job goes back for what ranks kept only where they make rounds toget
         std::string::npos);
   for (const char* mode : {"ssp", "async", "allreduce"}) {
     const std::string why = refused("mode = '" + std::string(mode) + "'\n[membership]\non_state_lost = 'rewind'\n");
-    CHECK(why.find("membership.on_state_lost") != std::string::npos);
-    CHECK(why.find(mode) != std::string::npos);
+    CHECK(testing::contains(why, "membership.on_state_lost"));
+    CHECK(testing::contains(why, mode));
   }
   CHECK(refused("[membership]\non_state_lost = 'rewnd'\n").find("rewind") != std::string::npos);
 }

@@ -7,6 +7,7 @@
 #include "common/config/job_json.h"
 #include "common/wire/redo_plan.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::config_sync_test {
 namespace {
@@ -31,9 +32,8 @@ TEST_CASE("a deadline is read, and says what kind of job it is") {
   CHECK_FALSE(has_deadline(*plain));
   CHECK(has_deadline(*deadline));
   CHECK_FALSE(has_clocks(*deadline));
-  const auto read = job_from_json(to_canonical_json(*deadline));
-  REQUIRE(read);
-  CHECK(read->sync.deadline_ms == 150);
+  const auto read = required(job_from_json(to_canonical_json(*deadline)));
+  CHECK(read.sync.deadline_ms == 150);
 }
 
 TEST_CASE("keys of sync are refused where they make no sense") {

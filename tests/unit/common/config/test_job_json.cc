@@ -10,6 +10,7 @@
 #include "common/config/config_toml.h"
 #include "common/config/job_json.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::job_json_test {
 namespace {
@@ -17,9 +18,7 @@ namespace {
 using testing::contains;
 
 JobConfig parsed(const std::string& toml) {
-  const auto job = parse_job_config(toml, "job.toml");
-  REQUIRE_MESSAGE(job, job.error().message);
-  return *job;
+  return required(parse_job_config(toml, "job.toml"));
 }
 
 JobConfig some_job() {
@@ -156,16 +155,15 @@ TEST_CASE("a job survives the way to JSON and back, with the same bits in every 
     job.train.seed = random();
     job.train.hidden.assign(random() % 5, static_cast<std::uint32_t>(random() % 1000 + 1));
     job.train.data_dir = "/only/here";
-    const auto back = job_from_json(to_canonical_json(job));
-    REQUIRE_MESSAGE(back, back.error().message);
-    CHECK(to_canonical_json(*back) == to_canonical_json(job));
-    CHECK(back->optimizer.lr == job.optimizer.lr);
-    CHECK(back->optimizer["beta1"] == job.optimizer["beta1"]);
-    CHECK(back->optimizer["eps"] == job.optimizer["eps"]);
-    CHECK(back->train.seed == job.train.seed);
-    CHECK(back->train.hidden == job.train.hidden);
-    CHECK(back->push == job.push);
-    CHECK(back->train.data_dir == TrainConfig{}.data_dir);
+    const auto back = required(job_from_json(to_canonical_json(job)));
+    CHECK(to_canonical_json(back) == to_canonical_json(job));
+    CHECK(back.optimizer.lr == job.optimizer.lr);
+    CHECK(back.optimizer["beta1"] == job.optimizer["beta1"]);
+    CHECK(back.optimizer["eps"] == job.optimizer["eps"]);
+    CHECK(back.train.seed == job.train.seed);
+    CHECK(back.train.hidden == job.train.hidden);
+    CHECK(back.push == job.push);
+    CHECK(back.train.data_dir == TrainConfig{}.data_dir);
   }
 }
 

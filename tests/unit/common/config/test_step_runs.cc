@@ -11,6 +11,7 @@
 #include "common/config/schedule.h"
 #include "common/config/step_runs.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::step_runs_test {
 namespace {
@@ -33,9 +34,7 @@ warmup_rounds = 4
 )";
 
 JobConfig parsed(const std::string& toml) {
-  const auto job = parse_job_config(toml, "job.toml");
-  REQUIRE_MESSAGE(job, job.error().message);
-  return *job;
+  return required(parse_job_config(toml, "job.toml"));
 }
 
 std::string refusal(const std::string& toml) {
@@ -63,10 +62,9 @@ TEST_CASE("a group has the keys of [optimizer] but for those that it gives, in T
   CHECK(job.groups[1].own[kernels::optimizer_kind(job.optimizer.name)->place("beta1")] == 0.5);
   CHECK(job.groups[1].lr == 0.125);
   const std::string json = to_canonical_json(job);
-  const auto back = job_from_json(json);
-  REQUIRE(back);
-  CHECK(to_canonical_json(*back) == json);
-  CHECK(describe_config_difference(job, *back).empty());
+  const auto back = required(job_from_json(json));
+  CHECK(to_canonical_json(back) == json);
+  CHECK(describe_config_difference(job, back).empty());
   JobConfig other = job;
   other.groups[1].own[kernels::optimizer_kind(job.optimizer.name)->place("beta1")] = 0.25;
   CHECK(contains(describe_config_difference(job, other), "groups[1].beta1 is 0.5 in the job, but 0.25"));
@@ -95,9 +93,8 @@ TEST_CASE("a tensor's group must be one of the job's") {
   const JobConfig job = parsed(kGroups);
   CHECK(check_groups(job, some_layout().tensors()));
   const std::vector<TensorSpec> beyond{{"w", {4}, 3}};
-  const Status refused = check_groups(job, beyond);
-  REQUIRE_FALSE(refused);
-  CHECK(contains(refused.error().message, "tensor 'w' is of group 3, but job 'j' has 2 [[groups]]"));
+  const auto refused = failure_of(check_groups(job, beyond));
+  CHECK(contains(refused.message, "tensor 'w' is of group 3, but job 'j' has 2 [[groups]]"));
   CHECK_FALSE(Layout::unowned({{"w", {4}, kMaxGroups}}, 1024));
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/daemon/admin_guard.h"
+#include "tests/unit/expect.h"
 
 namespace tributary::testing::admin_guard_test {
 namespace {
@@ -83,16 +84,16 @@ TEST_CASE("a proof does in place of the token, for its request, at its time, onc
   const auto proof = [](const std::string& token, std::uint64_t time, std::uint64_t number = 7) {
     return token_proof_of(token, {"POST", "/job/stop", "{}"}, time, number);
   };
-  CHECK(proof(kToken, kNow).find(kToken) == std::string::npos);
+  CHECK_FALSE(contains(proof(kToken, kNow), kToken));
   CHECK_FALSE(shown(proof(kToken, kNow)));
   CHECK(shown(proof(kToken, kNow))->why == "the proof of the token was shown before");
   CHECK_FALSE(shown(proof(kToken, kNow + 1)));
   CHECK_FALSE(shown(proof(kToken, kNow, 8)));                         // two clients at once
   CHECK(shown(proof(kToken, kNow + 2), kNow, "{ }")->status == 401);  // another request
   CHECK(shown(proof(std::string(40, 'u'), kNow + 3))->why.starts_with("the token is wrong"));
-  CHECK(shown(proof(kToken, kNow + 61'000))->why.find("61 s after this machine's time") != std::string::npos);
-  CHECK(shown(proof(kToken, kNow), kNow + 61'000)->why.find("61 s before") != std::string::npos);
-  CHECK(shown(proof(kToken, kNow - 2000))->why.find("this daemon began later") != std::string::npos);
+  CHECK(contains(shown(proof(kToken, kNow + 61'000))->why, "61 s after this machine's time"));
+  CHECK(contains(shown(proof(kToken, kNow), kNow + 61'000)->why, "61 s before"));
+  CHECK(contains(shown(proof(kToken, kNow - 2000))->why, "this daemon began later"));
   for (const char* bad : {"Proof ", "Proof x", "Proof 1", "Proof 1 ", "Proof 18446744073709551616 00", "Proof -1 0"}) {
     CHECK_MESSAGE(shown(bad)->status == 401, bad);
   }

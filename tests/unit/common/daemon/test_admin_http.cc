@@ -15,6 +15,7 @@
 #include "common/daemon/admin_http.h"
 #include "common/daemon/http_client.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::admin_http_test {
 namespace {
@@ -53,9 +54,7 @@ std::string post(const std::string& target, const std::string& body, const std::
 }
 
 std::unique_ptr<AdminHttp> started(AdminHttp::Handlers handlers = plain_handlers()) {
-  auto http = AdminHttp::start("127.0.0.1:0", kPolicy, std::move(handlers));
-  REQUIRE_MESSAGE(http, http.error().message);
-  return std::move(*http);
+  return required(AdminHttp::start("127.0.0.1:0", kPolicy, std::move(handlers)));
 }
 
 // A bare TCP connection, for requests that no proper client sends.
@@ -242,10 +241,9 @@ TEST_CASE("garbage, a body and an oversized header are refused, and the next ask
 
 TEST_CASE("orders are taken as JSON, below their own paths, and only where there is somebody to carry them out") {
   const auto http = started(obeying_handlers());
-  const auto done = http_order(http->address(), "/order/save", "{}", kPatience, kToken);
-  REQUIRE_MESSAGE(done, done.error().message);
-  CHECK(done->status == 200);
-  CHECK(done->body == "did {} /order/save");
+  const auto done = required(http_order(http->address(), "/order/save", "{}", kPatience, kToken));
+  CHECK(done.status == 200);
+  CHECK(done.body == "did {} /order/save");
   CHECK(http_order(http->address(), "/order/save", "", kPatience, kToken)->status == 400);
   CHECK(http_order(http->address(), "/order/3", std::nullopt, kPatience, kToken)->body == "state of /order/3");
   CHECK(http_order(http->address(), "/other", "{}", kPatience, kToken)->status == 404);
@@ -304,27 +302,24 @@ TEST_CASE("stopping does not wait for clients, and frees the port") {
   http.reset();
   CHECK(Clock::now() - begin < 3s);
   CHECK(idle.rest().empty());
-  const auto again = AdminHttp::start(address, kPolicy, plain_handlers());
-  REQUIRE_MESSAGE(again, again.error().message);
-  CHECK((*again)->address() == address);
+  const auto again = required(AdminHttp::start(address, kPolicy, plain_handlers()));
+  CHECK(again->address() == address);
 }
 
 TEST_CASE("a port that is taken is refused with the address and the cure") {
   const auto http = started();
-  const auto second = AdminHttp::start(http->address(), kPolicy, plain_handlers());
-  REQUIRE_FALSE(second);
-  CHECK(second.error().code == ErrorCode::kUnavailable);
-  CHECK(contains(second.error().message, http->address()));
-  CHECK(contains(second.error().message, "port 0 picks a free one"));
+  const auto second = failure_of(AdminHttp::start(http->address(), kPolicy, plain_handlers()));
+  CHECK(second.code == ErrorCode::kUnavailable);
+  CHECK(contains(second.message, http->address()));
+  CHECK(contains(second.message, "port 0 picks a free one"));
 }
 
 TEST_CASE("an address that is none is refused") {
   for (const char* bad :
        {"", "8080", "127.0.0.1", "127.0.0.1:", ":80", "127.0.0.1:65536", "127.0.0.1:http", "1.2.3.4.5:80"}) {
-    const auto http = AdminHttp::start(bad, kPolicy, plain_handlers());
-    REQUIRE_FALSE(http);
-    CHECK(http.error().code == ErrorCode::kConfig);
-    CHECK(contains(http.error().message, "admin = \"" + std::string(bad) + "\""));
+    const auto http = failure_of(AdminHttp::start(bad, kPolicy, plain_handlers()));
+    CHECK(http.code == ErrorCode::kConfig);
+    CHECK(contains(http.message, "admin = \"" + std::string(bad) + "\""));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/daemon/control_outbox.h"
+#include "tests/unit/expect.h"
 
 namespace tributary::control_outbox_test {
 namespace {
@@ -73,8 +74,8 @@ TEST_CASE("what ranks keep gives way first, in words, and never a message about 
       lost = outbox.push(state_of(rank, round, kMaxRankState));
     }
   }
-  CHECK(lost.find("rank 0") != std::string::npos);
-  CHECK(lost.find("job with id 9") != std::string::npos);
+  CHECK(testing::contains(lost, "rank 0"));
+  CHECK(testing::contains(lost, "job with id 9"));
   CHECK(outbox.bytes() <= ControlOutbox::kMaxBytes);
   CHECK(outbox.next()->number == oldest);
   for (std::size_t i = 0; i < ControlOutbox::kMaxMessages; ++i) outbox.push(leave_of("many"));

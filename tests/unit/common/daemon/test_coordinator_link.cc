@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "common/daemon/coordinator_link.h"
+#include "tests/unit/expect.h"
 #include "tests/unit/fake_coordinator.h"
+#include "tests/unit/required.h"
 #include "tests/unit/worker/node/lane_listener.h"
 
 namespace tributary::coordinator_link_test {
@@ -82,9 +84,8 @@ TEST_CASE("what is said before the coordinator knows the daemon waits, and comes
   daemon.link->send(leave_of(1));
   daemon.link->send(leave_of(2));
   CHECK_FALSE(daemon.link->joined());
-  const auto first = coordinator.expect<LeaveJob>();
-  REQUIRE(first);
-  CHECK(first->node == NodeRank(1));
+  const auto first = required(coordinator.expect<LeaveJob>());
+  CHECK(first.node == NodeRank(1));
   CHECK(coordinator.hellos == 1);
   CHECK(coordinator.last_beat.incarnation == Daemon::kIncarnation);
   CHECK(coordinator.expect<LeaveJob>()->node == NodeRank(2));
@@ -204,7 +205,7 @@ TEST_CASE("an address that cannot be used is an error that names its key") {
       CoordinatorLink::open({.section = "[server]", .coordinators = {"nonsense"}}, nobody, quiet_logger());
   REQUIRE_FALSE(opened);
   CHECK(opened.error().code == ErrorCode::kConfig);
-  CHECK(opened.error().message.find("[server] coordinator = \"nonsense\"") != std::string::npos);
+  CHECK(contains(opened.error().message, "[server] coordinator = \"nonsense\""));
 }
 
 }  // namespace tributary::coordinator_link_test

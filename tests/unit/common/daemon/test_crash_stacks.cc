@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "common/daemon/crash_stacks.h"
+#include "tests/unit/expect.h"
 #include "tests/unit/temp_dir.h"
 
 namespace tributary::testing::crash_stacks_test {
@@ -57,9 +58,9 @@ TEST_CASE("a process that crashes says where each of its threads was, and ends b
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   INFO(text);
   CHECK(text.starts_with("crash: signal " + std::to_string(signal) + "\n"));
-  CHECK(text.find(", which the signal hit:\n") != std::string::npos);
-  CHECK(text.find("(lane-3)") != std::string::npos);
-  CHECK(text.find("(+0x") != std::string::npos);  // a place in this program, for addr2line
+  CHECK(contains(text, ", which the signal hit:\n"));
+  CHECK(contains(text, "(lane-3)"));
+  CHECK(contains(text, "(+0x"));  // a place in this program, for addr2line
 }
 #endif
 

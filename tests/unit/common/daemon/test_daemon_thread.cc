@@ -13,6 +13,7 @@
 #include "common/base/exit_codes.h"
 #include "common/daemon/daemon_thread.h"
 #include "common/daemon/log.h"
+#include "tests/unit/expect.h"
 #include "tests/unit/temp_dir.h"
 
 namespace tributary::testing::daemon_thread_test {
@@ -40,7 +41,7 @@ TEST_CASE("what a thread throws ends the process with a message and an exit code
   REQUIRE(::waitpid(child, &status, 0) == child);
   REQUIRE(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == kExitFailed);
-  CHECK(text_of(config.file).find("the thread 'lane 3' failed: a cause") != std::string::npos);
+  CHECK(contains(text_of(config.file), "the thread 'lane 3' failed: a cause"));
 }
 
 TEST_CASE("what contained work throws is its error") {

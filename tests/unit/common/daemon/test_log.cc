@@ -1,8 +1,6 @@
 #include <doctest/doctest.h>
 #include <spdlog/sinks/ostream_sink.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -12,11 +10,14 @@
 #include "common/daemon/log.h"
 #include "common/daemon/log_line.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
+#include "tests/unit/temp_dir.h"
 
 namespace tributary::log_test {
 namespace {
 
 using testing::contains;
+using testing::TempDir;
 
 // A logger whose lines are the bare texts.
 struct Captured {
@@ -28,14 +29,12 @@ struct Captured {
 }  // namespace
 
 TEST_CASE("a log file has a line with time, level and name for everything at or above its level") {
-  const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("tributary-test-log-" + std::to_string(getpid()));
-  std::filesystem::remove(path);
+  const TempDir dir;
+  const std::string path = dir / "log";
   {
-    const auto logger = make_logger({"info", path.string()}, "server-0");
-    REQUIRE_MESSAGE(logger, logger.error().message);
-    (*logger)->debug("not this");
-    (*logger)->warn("round {} is late", 7);
+    const auto logger = required(make_logger({"info", path}, "server-0"));
+    logger->debug("not this");
+    logger->warn("round {} is late", 7);
     std::ifstream file(path);  // flushed without being closed
     std::string line;
     REQUIRE(std::getline(file, line));
@@ -43,24 +42,20 @@ TEST_CASE("a log file has a line with time, level and name for everything at or 
     CHECK_MESSAGE(std::regex_match(line, form), line);
     CHECK_FALSE(std::getline(file, line));
   }
-  const auto again = make_logger({"trace", path.string()}, "server-0");
-  REQUIRE(again);
-  (*again)->trace("appended");
+  const auto again = required(make_logger({"trace", path}, "server-0"));
+  again->trace("appended");
   std::ifstream file(path);
   const std::string all{std::istreambuf_iterator<char>(file), {}};
   CHECK(contains(all, "round 7 is late"));
   CHECK(contains(all, "appended"));
-  std::filesystem::remove(path);
 }
 
 TEST_CASE("a line as JSON has its time, level, daemon and text, and what the text is about") {
-  const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("tributary-test-json-log-" + std::to_string(getpid()));
-  std::filesystem::remove(path);
-  const auto logger = make_logger({"info", path.string(), LogFormat::kJson}, "server-0");
-  REQUIRE_MESSAGE(logger, logger.error().message);
-  (*logger)->warn("job 'mnist' goes on in view 3 at round 17: node 1 was lost");
-  (*logger)->info("a peer said: \"}\n{\xff");
+  const TempDir dir;
+  const std::string path = dir / "log";
+  const auto logger = required(make_logger({"info", path, LogFormat::kJson}, "server-0"));
+  logger->warn("job 'mnist' goes on in view 3 at round 17: node 1 was lost");
+  logger->info("a peer said: \"}\n{\xff");
   std::ifstream file(path);
   std::string first, second, more;
   REQUIRE(std::getline(file, first));
@@ -79,14 +74,12 @@ TEST_CASE("a line as JSON has its time, level, daemon and text, and what the tex
   CHECK(strange.at("text").get<std::string>().starts_with("a peer said: \"}\n{"));
   CHECK_FALSE(strange.contains("job"));
   CHECK(parse_log_line(first)->text == line.at("text").get<std::string>());
-  std::filesystem::remove(path);
 }
 
 TEST_CASE("a line of either form is read back, and other programs' lines are not taken for one") {
   const LogLine line{"2024-05-01T12:00:00.123+02:00", "warning", "server-0", "round 7 [x] is late"};
-  const auto text = parse_log_line("2024-05-01T12:00:00.123+02:00 warning [server-0] round 7 [x] is late");
-  REQUIRE(text);
-  for (const LogLine& read : {*text, parse_log_line(to_json(line)).value()}) {
+  const auto text = required(parse_log_line("2024-05-01T12:00:00.123+02:00 warning [server-0] round 7 [x] is late"));
+  for (const LogLine& read : {text, parse_log_line(to_json(line)).value()}) {
     CHECK(read.time == line.time);
     CHECK(read.level == line.level);
     CHECK(read.daemon == line.daemon);
@@ -110,14 +103,12 @@ TEST_CASE("two loggers of the same name are possible: nothing is registered glob
 }
 
 TEST_CASE("an unknown level and a file that cannot be opened are refused by name") {
-  const auto level = make_logger({"loud", ""}, "x");
-  REQUIRE_FALSE(level);
-  CHECK(level.error().code == ErrorCode::kConfig);
-  CHECK(contains(level.error().message, "log.level = \"loud\""));
-  const auto file = make_logger({"info", "/proc/nonexistent/tributary.log"}, "x");
-  REQUIRE_FALSE(file);
-  CHECK(file.error().code == ErrorCode::kIo);
-  CHECK(contains(file.error().message, "/proc/nonexistent/tributary.log"));
+  const auto level = failure_of(make_logger({"loud", ""}, "x"));
+  CHECK(level.code == ErrorCode::kConfig);
+  CHECK(contains(level.message, "log.level = \"loud\""));
+  const auto file = failure_of(make_logger({"info", "/proc/nonexistent/tributary.log"}, "x"));
+  CHECK(file.code == ErrorCode::kIo);
+  CHECK(contains(file.message, "/proc/nonexistent/tributary.log"));
 }
 
 TEST_CASE("noise is cut to its lines per interval, and the next line says how much was suppressed") {

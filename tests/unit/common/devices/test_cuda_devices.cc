@@ -1,14 +1,14 @@
 // Passes with and without CUDA in the build, and with and without a device in the machine.
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "common/devices/cuda_devices.h"
 #include "common/devices/kept_context.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/temp_dir.h"
 
 namespace tributary::cuda_devices_test {
 namespace {
@@ -19,7 +19,7 @@ TEST_CASE("There are CUDA devices, or a reason why there are none that says what
   CHECK(system.built == !system.runtime.empty());
   if (!system.built) {
     CHECK(system.devices.empty());
-    CHECK(system.no_devices.find("TRIBUTARY_CUDA=ON") != std::string::npos);
+    CHECK(testing::contains(system.no_devices, "TRIBUTARY_CUDA=ON"));
   }
   if (system.built && system.devices.empty()) CHECK(system.no_devices.find(';') != std::string::npos);
   for (std::size_t i = 0; i < system.devices.size(); ++i) {
@@ -34,9 +34,9 @@ TEST_CASE("There are CUDA devices, or a reason why there are none that says what
 TEST_CASE("A driver that is too old for this build is told with all that helps") {
   CudaSystem system{.runtime = "13.0", .driver = "12.4"};
   const std::string text = driver_too_old(system);
-  CHECK(text.find("serves CUDA 12.4, older than this build's 13.0") != std::string::npos);
-  CHECK(text.find("cuda-compat-13-0") != std::string::npos);
-  CHECK(text.find("toolkit of CUDA 12") != std::string::npos);
+  CHECK(testing::contains(text, "serves CUDA 12.4, older than this build's 13.0"));
+  CHECK(testing::contains(text, "cuda-compat-13-0"));
+  CHECK(testing::contains(text, "toolkit of CUDA 12"));
 }
 
 TEST_CASE("settings of CUDA and NCCL are ours unless the environment has them") {
@@ -81,14 +81,12 @@ TEST_CASE("a thread has the context afterwards that it had, also none") {
 }
 
 TEST_CASE("MPS is where its daemon's pipe is, and nowhere else") {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / ("mps-" + std::to_string(::getpid()));
-  std::filesystem::create_directories(folder);
-  ::setenv("CUDA_MPS_PIPE_DIRECTORY", folder.c_str(), 1);
+  const testing::TempDir folder;
+  ::setenv("CUDA_MPS_PIPE_DIRECTORY", folder.path().c_str(), 1);
   CHECK(mps_folder().empty());
   std::ofstream(folder / "control") << "";
-  CHECK(mps_folder() == folder);
+  CHECK(mps_folder() == folder.path());
   ::unsetenv("CUDA_MPS_PIPE_DIRECTORY");
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("A device is called by its number and name") {

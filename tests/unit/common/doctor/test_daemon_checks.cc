@@ -19,6 +19,7 @@
 #include "common/doctor/reach.h"
 #include "common/system/file_descriptor.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/temp_dir.h"
 
 namespace tributary::daemon_checks_test {
@@ -190,9 +191,8 @@ TEST_CASE("A coordinator of another release, with another clock, or without all 
 
 TEST_CASE("A disk's rate is measured without leaving a file, and a folder that cannot be written is an error") {
   const TempDir dir;
-  const auto rate = disk_rate(dir.path());
-  REQUIRE(rate);
-  CHECK(*rate > 0.0);
+  const auto rate = required(disk_rate(dir.path()));
+  CHECK(rate > 0.0);
   CHECK(std::filesystem::is_empty(dir.path()));
   CHECK_FALSE(disk_rate(dir.path() + "/none"));
 }

@@ -13,6 +13,8 @@
 
 #include "common/daemon/log.h"
 #include "common/doctor/self_diagnosis.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::self_diagnosis_test {
 namespace {
@@ -88,9 +90,8 @@ TEST_CASE("One that is over, or that another follows, is broken off and not told
     diagnosis.on(order(1, true));
     diagnosis.on(order(2));
   }
-  const auto all = told.wait(1);
-  REQUIRE(all.size() == 1);
-  CHECK(all[0].diagnosis == 2);
+  const auto all = only_one(told.wait(1));
+  CHECK(all.diagnosis == 2);
 }
 
 TEST_CASE("Too many lines are cut, and what fails is a problem of its own") {
@@ -104,16 +105,15 @@ TEST_CASE("Too many lines are cut, and what fails is a problem of its own") {
       },
       [&](const Diagnosed& found) { told.add(found); }, quiet_logger());
   diagnosis.on(order(1));
-  const auto cut = told.wait(1);
-  REQUIRE(cut.size() == 1);
-  CHECK(cut[0].checks.size() == kMaxChecks);
-  CHECK(cut[0].checks.back().found == "6 lines are left out");
+  const auto cut = only_one(told.wait(1));
+  CHECK(cut.checks.size() == kMaxChecks);
+  CHECK(cut.checks.back().found == "6 lines are left out");
   diagnosis.on(order(2));
   const auto failed = told.wait(2);
   REQUIRE(failed.size() == 2);
   REQUIRE(failed[1].checks.size() == 1);
   CHECK(failed[1].checks[0].level == CheckLevel::kProblem);
-  CHECK(failed[1].checks[0].found.find("no such thing") != std::string::npos);
+  CHECK(testing::contains(failed[1].checks[0].found, "no such thing"));
 }
 
 TEST_CASE("A daemon that stops does not wait for a system that does not answer, and nobody is told afterwards") {

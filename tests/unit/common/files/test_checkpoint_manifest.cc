@@ -8,6 +8,7 @@
 #include "common/config/job_json.h"
 #include "common/files/checkpoint_manifest.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::checkpoint_manifest_test {
 namespace {
@@ -38,31 +39,29 @@ Manifest sample() {
 std::string flaw(const std::function<void(Json&)>& change, ErrorCode code = ErrorCode::kStore) {
   Json json = Json::parse(to_json(sample()));
   change(json);
-  const auto read = manifest_from_json(json.dump());
-  REQUIRE_FALSE(read.has_value());
-  CHECK_MESSAGE(read.error().code == code, read.error().message);
-  return read.error().message;
+  const auto read = failure_of(manifest_from_json(json.dump()));
+  CHECK_MESSAGE(read.code == code, read.message);
+  return read.message;
 }
 
 TEST_CASE("a manifest reads back as it was written") {
   const Manifest manifest = sample();
-  const auto read = manifest_from_json(to_json(manifest));
-  REQUIRE_MESSAGE(read, read.error().message);
-  CHECK(read->created == manifest.created);
-  CHECK(read->job_json == manifest.job_json);
-  CHECK(read->round == manifest.round);
-  CHECK(read->view == manifest.view);
-  CHECK(read->nodes == manifest.nodes);
-  CHECK(read->rank_states == manifest.rank_states);
-  CHECK(read->computed_with == manifest.computed_with);
-  CHECK(read->world_size == manifest.world_size);
-  CHECK(read->tensors == manifest.tensors);
-  CHECK(read->chunk_elements == manifest.chunk_elements);
-  CHECK(read->chunk_shards == manifest.chunk_shards);
-  CHECK(read->shards == manifest.shards);
-  CHECK(bytes_of(*read) == 579);
-  CHECK(layout_of(*read).owner(ChunkIndex(1)).shard == ShardIndex(2));
-  CHECK(job_of(*read).optimizer.name == "adamw");
+  const auto read = required(manifest_from_json(to_json(manifest)));
+  CHECK(read.created == manifest.created);
+  CHECK(read.job_json == manifest.job_json);
+  CHECK(read.round == manifest.round);
+  CHECK(read.view == manifest.view);
+  CHECK(read.nodes == manifest.nodes);
+  CHECK(read.rank_states == manifest.rank_states);
+  CHECK(read.computed_with == manifest.computed_with);
+  CHECK(read.world_size == manifest.world_size);
+  CHECK(read.tensors == manifest.tensors);
+  CHECK(read.chunk_elements == manifest.chunk_elements);
+  CHECK(read.chunk_shards == manifest.chunk_shards);
+  CHECK(read.shards == manifest.shards);
+  CHECK(bytes_of(read) == 579);
+  CHECK(layout_of(read).owner(ChunkIndex(1)).shard == ShardIndex(2));
+  CHECK(job_of(read).optimizer.name == "adamw");
 }
 
 TEST_CASE("tensors of parts of a model have their holders") {
@@ -71,10 +70,9 @@ TEST_CASE("tensors of parts of a model have their holders") {
   // A tensor with other holders begins a chunk of its own.
   manifest.chunk_shards.resize(Layout::unowned(manifest.tensors, 1024)->chunks(), ShardIndex(2));
   manifest.shards[1].chunks = static_cast<std::uint32_t>(std::ranges::count(manifest.chunk_shards, ShardIndex(2)));
-  const auto read = manifest_from_json(to_json(manifest));
-  REQUIRE_MESSAGE(read, read.error().message);
-  CHECK(read->tensors == manifest.tensors);
-  CHECK(layout_of(*read).hash() == layout_of(manifest).hash());
+  const auto read = required(manifest_from_json(to_json(manifest)));
+  CHECK(read.tensors == manifest.tensors);
+  CHECK(layout_of(read).hash() == layout_of(manifest).hash());
   Json json = Json::parse(to_json(manifest));
   json["layout"]["tensors"][1]["holders"] = {-1};
   CHECK(contains(manifest_from_json(json.dump()).error().message, "the holders of tensor 'b' is [-1]"));
@@ -106,10 +104,9 @@ TEST_CASE("what ranks keep may be missing, as in older manifests, but not damage
   Json json = Json::parse(to_json(sample()));
   json.erase("rank_states");
   json.erase("computed_with");
-  const auto read = manifest_from_json(json.dump());
-  REQUIRE_MESSAGE(read, read.error().message);
-  CHECK(read->rank_states.empty());
-  CHECK(read->computed_with.empty());
+  const auto read = required(manifest_from_json(json.dump()));
+  CHECK(read.rank_states.empty());
+  CHECK(read.computed_with.empty());
   CHECK(contains(flaw([](Json& j) { j["computed_with"][0] = 7; }, ErrorCode::kMalformed),
                  "computed_with has an entry 7"));
   for (const std::string state : {"0", "0g", "XY"}) {

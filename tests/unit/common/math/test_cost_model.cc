@@ -8,6 +8,7 @@
 
 #include "common/math/cost_model.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::cost_model_test {
 
@@ -34,9 +35,7 @@ Scenario ideal(ExchangeMode mode, std::uint32_t nodes, std::uint32_t servers = 0
 }
 
 Prediction predicted(const Scenario& s) {
-  const auto p = predict(s);
-  REQUIRE_MESSAGE(p.has_value(), p.error().message);
-  return *p;
+  return required(predict(s));
 }
 
 TEST_CASE("a flat ring over n hosts takes 2(n-1)/n of M/B and 2(n-1) latencies") {

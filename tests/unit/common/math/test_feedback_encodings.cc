@@ -11,6 +11,7 @@
 #include "common/math/encoding.h"
 #include "common/math/fused_step.h"
 #include "common/wire/messages.h"
+#include "tests/unit/required.h"
 
 namespace tributary::feedback_encodings_test {
 namespace {
@@ -54,10 +55,9 @@ TEST_CASE("names of encodings are read and written back as they are") {
   for (const char* name :
        {"fp32", "bf16", "fp16", "int8", "onebit", "int8-delta", "topk:0.01", "topk:0.000001", "topk:0.25", "topk:1"}) {
     CAPTURE(name);
-    const auto spec = parse_encoding(name);
-    REQUIRE(spec);
-    CHECK(make_encoding(*spec)->name() == name);
-    CHECK(make_encoding(*spec)->spec() == *spec);
+    const auto spec = required(parse_encoding(name));
+    CHECK(make_encoding(spec)->name() == name);
+    CHECK(make_encoding(spec)->spec() == spec);
   }
   CHECK(parse_encoding("topk:0.010") == parse_encoding("topk:0.01"));
   for (const char* name : {"topk", "topk:", "topk:0", "topk:0.0", "topk:2", "topk:-0.1", "topk:0.1x", "topk:0.0000001",

@@ -9,6 +9,8 @@
 
 #include "common/config/config.h"
 #include "common/math/placement.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::placement_test {
 
@@ -29,9 +31,7 @@ std::vector<PlacementHost> cluster(std::uint32_t n, std::uint32_t k, bool coloca
 }
 
 Placement solve(const std::vector<PlacementHost>& hosts, const WireRatio& ratio = {}) {
-  const auto placement = optimal_placement(hosts, ratio);
-  REQUIRE_MESSAGE(placement.has_value(), placement.error().message);
-  return *placement;
+  return required(optimal_placement(hosts, ratio));
 }
 
 // The time of these shares from first principles: every worker sends to and receives from every server.
@@ -344,12 +344,12 @@ TEST_CASE("hosts without workers or servers and values that are not positive are
     REQUIRE(!placement);
     return placement.error().message;
   };
-  CHECK(message({}).find("0 workers and 0 servers") != std::string::npos);
-  CHECK(message({{.bandwidth = 1, .workers = 3, .servers = 0}}).find("3 workers and 0 servers") != std::string::npos);
-  CHECK(message({{.bandwidth = 0, .workers = 1, .servers = 1}}).find("bandwidth of host 0 is 0") != std::string::npos);
+  CHECK(testing::contains(message({}), "0 workers and 0 servers"));
+  CHECK(testing::contains(message({{.bandwidth = 1, .workers = 3, .servers = 0}}), "3 workers and 0 servers"));
+  CHECK(testing::contains(message({{.bandwidth = 0, .workers = 1, .servers = 1}}), "bandwidth of host 0 is 0"));
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  CHECK(message({{.bandwidth = nan, .workers = 1, .servers = 1}}).find("positive") != std::string::npos);
-  CHECK(message(cluster(2, 1), {.push = -1, .pull = 1}).find("for a push") != std::string::npos);
+  CHECK(testing::contains(message({{.bandwidth = nan, .workers = 1, .servers = 1}}), "positive"));
+  CHECK(testing::contains(message(cluster(2, 1), {.push = -1, .pull = 1}), "for a push"));
 }
 
 }  // namespace

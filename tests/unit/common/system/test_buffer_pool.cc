@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/system/buffer_pool.h"
+#include "tests/unit/required.h"
 
 namespace tributary::buffer_pool_test {
 
@@ -171,24 +172,22 @@ TEST_CASE("a pool that others read is theirs to read alone, grows as before, and
   BufferPool pool(4096, 8);
   std::vector<BufferRef> all;
   for (int i = 0; i < 4; ++i) all.push_back(pool.acquire(4096));
-  const auto readable = pool.share();
-  REQUIRE(readable);
-  const FileDescriptor anew(::open(("/proc/self/fd/" + std::to_string(readable->get())).c_str(), O_RDWR));
+  const auto readable = required(pool.share());
+  const FileDescriptor anew(::open(("/proc/self/fd/" + std::to_string(readable.get())).c_str(), O_RDWR));
   CHECK(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, anew.get(), 0) == MAP_FAILED);
-  CHECK(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, readable->get(), 0) == MAP_FAILED);
-  const auto mapped = SharedMemory::map_sealed(FileDescriptor(::dup(readable->get())), "a test");
-  REQUIRE(mapped);
+  CHECK(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, readable.get(), 0) == MAP_FAILED);
+  const auto mapped = required(SharedMemory::map_sealed(FileDescriptor(::dup(readable.get())), "a test"));
   while (all.size() < 8) all.push_back(pool.acquire(4096));
   for (int i = 0; i < 8; ++i) {
     const auto at = static_cast<std::size_t>(i);
     std::memset(all[at].data(), i, 4096);
-    CHECK(mapped->data()[*pool.offset(all[at].bytes()) + 4095] == static_cast<std::byte>(i));
+    CHECK(mapped.data()[*pool.offset(all[at].bytes()) + 4095] == static_cast<std::byte>(i));
   }
   all.clear();
   CHECK(pool.trim(0));
   CHECK(pool.allocated_blocks() == 8);  // as the kernel's own count says: there are no holes
   struct stat info {};
-  REQUIRE(::fstat(readable->get(), &info) == 0);
+  REQUIRE(::fstat(readable.get(), &info) == 0);
   CHECK(static_cast<std::size_t>(info.st_blocks) * 512 >= 8 * 4096);
 }
 

@@ -12,6 +12,7 @@
 #include "common/system/socket_peer.h"
 #include "tests/unit/expect.h"
 #include "tests/unit/other_user.h"
+#include "tests/unit/required.h"
 #include "tests/unit/temp_dir.h"
 
 namespace tributary::testing::private_folder_test {
@@ -58,9 +59,8 @@ TEST_CASE("a link, a file and another user's folder are refused") {
   fs::create_directory_symlink(dir / "folder", dir / "link");
   std::ofstream(dir / "file") << "x";
   for (const char* name : {"link", "file"}) {
-    const Status made = make_private_folder(dir / name);
-    REQUIRE_FALSE(made);
-    CHECK(contains(made.error().message, dir / name + " is a link or no folder"));
+    const auto made = failure_of(make_private_folder(dir / name));
+    CHECK(contains(made.message, dir / name + " is a link or no folder"));
   }
   CHECK(check_own_folder(dir / "folder"));
   if (!can_be_another_user()) return;
@@ -107,10 +107,9 @@ TEST_CASE("the run folder is in a folder of this user alone") {
 TEST_CASE("a process is trusted that is this user's or root's") {
   int ends[2];
   REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
-  const auto self = peer_at(ends[0]);
-  REQUIRE(self);
-  CHECK(self->pid == ::getpid());
-  CHECK(is_trusted(*self));
+  const auto self = required(peer_at(ends[0]));
+  CHECK(self.pid == ::getpid());
+  CHECK(is_trusted(self));
   CHECK(is_trusted({.pid = 1, .uid = 0}));
   CHECK_FALSE(is_trusted({.pid = 1, .uid = ::geteuid() + 1}));
   CHECK(in_words({.pid = 17, .uid = 1000}) == "process 17 of user 1000");

@@ -10,6 +10,7 @@
 #include "common/wire/codec.h"
 #include "tests/unit/common/wire/random_message.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::codec_test {
 namespace {
@@ -52,10 +53,9 @@ TEST_CASE_TEMPLATE("every message survives a round trip with random contents", C
   Random random(1);
   for (int repeat = 0; repeat < 200; ++repeat) {
     for (const auto& message : one_of_each<typename Codec::Message>(random)) {
-      const auto decoded = Codec::decode(Codec::encode(message));
-      REQUIRE_MESSAGE(decoded.has_value(), decoded.error().message);
+      const auto decoded = required(Codec::decode(Codec::encode(message)));
       CAPTURE(message.index());
-      CHECK(same(*decoded, message));
+      CHECK(same(decoded, message));
     }
   }
 }
@@ -65,9 +65,8 @@ TEST_CASE_TEMPLATE("every truncation of every message is refused", Codec, Data, 
   for (const auto& message : one_of_each<typename Codec::Message>(random)) {
     const Bytes bytes = Codec::encode(message);
     for (std::size_t size = 0; size < bytes.size(); ++size) {
-      const auto decoded = Codec::decode(std::span(bytes).first(size));
-      REQUIRE_FALSE(decoded.has_value());
-      CHECK(decoded.error().code == ErrorCode::kMalformed);
+      const auto decoded = failure_of(Codec::decode(std::span(bytes).first(size)));
+      CHECK(decoded.code == ErrorCode::kMalformed);
     }
     Bytes longer = bytes;
     longer.resize(bytes.size() + 8);
@@ -124,12 +123,11 @@ TEST_CASE_TEMPLATE("another protocol version is refused with both versions and t
                    Attach) {
   Random random(5);
   for (const auto& message : one_of_each<typename Codec::Message>(random)) {
-    const auto decoded = Codec::decode(Codec::encode_as(message, 4711));
-    REQUIRE_FALSE(decoded.has_value());
-    CHECK(decoded.error().code == ErrorCode::kProtocolVersion);
-    CHECK(contains(decoded.error().message, "version 4711"));
-    CHECK(contains(decoded.error().message, "version " + std::to_string(kProtocolVersion)));
-    CHECK(contains(decoded.error().message, "install the same version"));
+    const auto decoded = failure_of(Codec::decode(Codec::encode_as(message, 4711)));
+    CHECK(decoded.code == ErrorCode::kProtocolVersion);
+    CHECK(contains(decoded.message, "version 4711"));
+    CHECK(contains(decoded.message, "version " + std::to_string(kProtocolVersion)));
+    CHECK(contains(decoded.message, "install the same version"));
   }
 }
 
@@ -141,10 +139,9 @@ TEST_CASE_TEMPLATE("another version is recognised in a message that this one cou
   words[0] = static_cast<std::uint64_t>(words.size() - 1) << 32;
   words[1] = 500ull << 32 | 9ull << 48;
   words[2] = 0xffff'ffff'ffff'0000ull | (kProtocolVersion + 1);
-  const auto decoded = Codec::decode(std::as_bytes(std::span(words)));
-  REQUIRE_FALSE(decoded.has_value());
-  CHECK(decoded.error().code == ErrorCode::kProtocolVersion);
-  CHECK(contains(decoded.error().message, "version " + std::to_string(kProtocolVersion + 1)));
+  const auto decoded = failure_of(Codec::decode(std::as_bytes(std::span(words))));
+  CHECK(decoded.code == ErrorCode::kProtocolVersion);
+  CHECK(contains(decoded.message, "version " + std::to_string(kProtocolVersion + 1)));
 }
 
 TEST_CASE_TEMPLATE("messages decode at any alignment", Codec, Data, Control, Attach) {
@@ -154,9 +151,8 @@ TEST_CASE_TEMPLATE("messages decode at any alignment", Codec, Data, Control, Att
     for (std::size_t offset = 0; offset < 8; ++offset) {
       Bytes shifted(bytes.size() + offset);
       std::copy(bytes.begin(), bytes.end(), shifted.begin() + static_cast<std::ptrdiff_t>(offset));
-      const auto decoded = Codec::decode(std::span(shifted).subspan(offset));
-      REQUIRE(decoded.has_value());
-      CHECK(same(*decoded, message));
+      const auto decoded = required(Codec::decode(std::span(shifted).subspan(offset)));
+      CHECK(same(decoded, message));
     }
   }
 }
@@ -168,9 +164,8 @@ TEST_CASE("a data header carries where its payload lies, whatever the message") 
   for (const DataMessage& message : one_of_each<DataMessage>(random)) {
     CAPTURE(message.index());
     PayloadPlace found;
-    const auto decoded = decode_data(encode_data(message, space, kPlace), &found);
-    REQUIRE(decoded);
-    CHECK(same(*decoded, message));
+    const auto decoded = required(decode_data(encode_data(message, space, kPlace), &found));
+    CHECK(same(decoded, message));
     CHECK(found.link == kPlace.link);
     CHECK(found.region == kPlace.region);
     CHECK(found.offset == kPlace.offset);
@@ -192,9 +187,8 @@ TEST_CASE("data headers fit their bounds, and a long error is cut") {
   for (std::size_t i = 1; i + 1 < error.message.size(); i += 2) error.message.replace(i, 2, "\xc3\xa9");
   const auto bytes = encode_data(error, out);
   CHECK(bytes.size() <= kMaxErrorHeader);
-  const auto decoded = decode_data(bytes);
-  REQUIRE(decoded.has_value());
-  const auto& text = std::get<ErrorReply>(*decoded).message;
+  const auto decoded = required(decode_data(bytes));
+  const auto& text = std::get<ErrorReply>(decoded).message;
   CHECK(text.size() > 3000);
   CHECK(text.size() % 2 == 1);  // a dot and whole two-byte characters
   CHECK(text == error.message.substr(0, text.size()));
@@ -202,10 +196,9 @@ TEST_CASE("data headers fit their bounds, and a long error is cut") {
 
 TEST_CASE("values that no peer of ours sends are refused by name") {
   const auto refusal = [](const ControlMessage& message) {
-    const auto decoded = decode_control(encode_control(message));
-    REQUIRE_FALSE(decoded.has_value());
-    CHECK(decoded.error().code == ErrorCode::kMalformed);
-    return decoded.error().message;
+    const auto decoded = failure_of(decode_control(encode_control(message)));
+    CHECK(decoded.code == ErrorCode::kMalformed);
+    return decoded.message;
   };
   JoinJob join;
   join.tensors = {{std::string(kMaxNameBytes + 1, 'n'), {1}}};
@@ -250,21 +243,18 @@ TEST_CASE("values that no peer of ours sends are refused by name") {
 
   Push push;
   push.encoding = static_cast<EncodingId>(7);
-  const auto decoded = decode_data(encode_data_as_version(push, kProtocolVersion));
-  REQUIRE_FALSE(decoded.has_value());
-  CHECK(contains(decoded.error().message, "the encoding is 7"));
+  const auto decoded = failure_of(decode_data(encode_data_as_version(push, kProtocolVersion)));
+  CHECK(contains(decoded.message, "the encoding is 7"));
   push.encoding = EncodingId::kFp32;
   push.residual = static_cast<ResidualUse>(3);
-  const auto other = decode_data(encode_data_as_version(push, kProtocolVersion));
-  REQUIRE_FALSE(other.has_value());
-  CHECK(contains(other.error().message, "the use of the residual is 3"));
+  const auto other = failure_of(decode_data(encode_data_as_version(push, kProtocolVersion)));
+  CHECK(contains(other.message, "the use of the residual is 3"));
 }
 
 TEST_CASE("a long reason is cut by its sender instead of losing the message") {
   const StopRequest request{JobId(1), ViewId(2), std::string(1'000'000, 'r')};
-  const auto decoded = decode_control(encode_control(request));
-  REQUIRE(decoded.has_value());
-  CHECK(std::get<StopRequest>(*decoded).reason.size() == kMaxTextBytes);
+  const auto decoded = required(decode_control(encode_control(request)));
+  CHECK(std::get<StopRequest>(decoded).reason.size() == kMaxTextBytes);
 }
 
 TEST_CASE("a layout of a million chunks fits a control message and an attach message") {
@@ -277,17 +267,15 @@ TEST_CASE("a layout of a million chunks fits a control message and an attach mes
   for (int i = 0; i < 1000; ++i) open.tensors.push_back({"layer." + std::to_string(i) + ".weight", {1024, 4096}});
   const Bytes bytes = encode_control(open);
   CHECK(bytes.size() < kMaxControlBytes);
-  const auto decoded = decode_control(bytes);
-  REQUIRE_MESSAGE(decoded.has_value(), decoded.error().message);
-  CHECK(same(*decoded, ControlMessage(open)));
+  const auto decoded = required(decode_control(bytes));
+  CHECK(same(decoded, ControlMessage(open)));
 
   AttachReply reply;
   reply.owners = open.owners;
   const Bytes attach = encode_attach(reply);
   CHECK(attach.size() < kMaxAttachBytes);
-  const auto attached = decode_attach(attach);
-  REQUIRE_MESSAGE(attached.has_value(), attached.error().message);
-  CHECK(same(*attached, AttachMessage(reply)));
+  const auto attached = required(decode_attach(attach));
+  CHECK(same(attached, AttachMessage(reply)));
 }
 
 TEST_CASE("overlapping pointers cannot make a small message decode into a large one") {
@@ -312,9 +300,8 @@ TEST_CASE("overlapping pointers cannot make a small message decode into a large 
     words[first + i] = (words[first] & 0xffffffff00000000ull) | moved;
   }
   std::memcpy(bytes.data(), words.data(), bytes.size());
-  const auto decoded = decode_control(bytes);
-  REQUIRE_FALSE(decoded.has_value());
-  CHECK(decoded.error().code == ErrorCode::kMalformed);
+  const auto decoded = failure_of(decode_control(bytes));
+  CHECK(decoded.code == ErrorCode::kMalformed);
 }
 
 }  // namespace tributary::codec_test

@@ -12,6 +12,8 @@
 #include "schema/data.capnp.h"
 #include "tests/unit/common/wire/newer.capnp.h"
 #include "tests/unit/common/wire/random_message.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::evolution_test {
 namespace {
@@ -43,16 +45,15 @@ template <class Root, class Variant, class Decode>
 void check_defaults(Decode decode) {
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     const auto one = [&]<class M>(std::in_place_type_t<M>) {
-      const auto decoded = decode(said<Root>([](auto root) {
+      const auto decoded = required(decode(said<Root>([](auto root) {
         if constexpr (codec::Listed<M>) {
           M::kWire.init(root);
         } else {
           M::kWire.set(root);
         }
-      }));
-      REQUIRE_MESSAGE(decoded, decoded.error().message);
-      CAPTURE(decoded->index());
-      CHECK(same(*decoded, Variant(M{})));
+      })));
+      CAPTURE(decoded.index());
+      CHECK(same(decoded, Variant(M{})));
     };
     (one(std::in_place_type<std::variant_alternative_t<I, typename VariantOf<Variant>::Type>>), ...);
   }
@@ -66,7 +67,7 @@ TEST_CASE("the default of every field in the schema is that of its member: a fie
 }
 
 TEST_CASE("fields of a newer program are passed over") {
-  const auto control = decode_control(said<newer::ControlMessage>([](newer::ControlMessage::Builder root) {
+  const auto control = required(decode_control(said<newer::ControlMessage>([](newer::ControlMessage::Builder root) {
     root.setSent(99);
     auto body = root.initStopRequest();
     body.setJob(1);
@@ -74,11 +75,10 @@ TEST_CASE("fields of a newer program are passed over") {
     body.setReason("because");
     body.setWithin(60);
     body.initDetails(2).set(1, "one more");
-  }));
-  REQUIRE_MESSAGE(control, control.error().message);
-  CHECK(same(*control, ControlMessage(StopRequest{JobId(1), ViewId(2), "because"})));
+  })));
+  CHECK(same(control, ControlMessage(StopRequest{JobId(1), ViewId(2), "because"})));
 
-  const auto data = decode_data(said<newer::DataHeader>([](newer::DataHeader::Builder root) {
+  const auto data = required(decode_data(said<newer::DataHeader>([](newer::DataHeader::Builder root) {
     root.setSent(99);
     root.setJob(1);
     root.setChunk(5);
@@ -86,10 +86,9 @@ TEST_CASE("fields of a newer program are passed over") {
     push.setRound(7);
     push.setEncoding(newer::Encoding::INT8);
     push.setUrgency(60);
-  }));
-  REQUIRE_MESSAGE(data, data.error().message);
+  })));
   Push push{.key = {.job = JobId(1), .chunk = ChunkIndex(5)}, .round = Round(7), .encoding = EncodingId::kInt8};
-  CHECK(same(*data, DataMessage(push)));
+  CHECK(same(data, DataMessage(push)));
 }
 
 TEST_CASE("a newer program finds defaults where this one says nothing") {
@@ -113,22 +112,20 @@ TEST_CASE("a newer program finds defaults where this one says nothing") {
 }
 
 TEST_CASE("what an older program does not say has its default") {
-  const auto join = decode_control(said<newer::ControlMessage>(
-      [](newer::ControlMessage::Builder root) { root.initJoinJob().initAs<newer::OldJoinJob>().setJobJson("{}"); }));
-  REQUIRE_MESSAGE(join, join.error().message);
-  CHECK(same(*join, ControlMessage(JoinJob{.job_json = "{}"})));
-  const auto leave = decode_control(said<newer::ControlMessage>(
-      [](newer::ControlMessage::Builder root) { root.initLeaveJob().initAs<newer::OldLeaveJob>().setNode(3); }));
-  REQUIRE_MESSAGE(leave, leave.error().message);
-  CHECK(same(*leave, ControlMessage(LeaveJob{.node = NodeRank(3)})));
+  const auto join = required(decode_control(said<newer::ControlMessage>(
+      [](newer::ControlMessage::Builder root) { root.initJoinJob().initAs<newer::OldJoinJob>().setJobJson("{}"); })));
+  CHECK(same(join, ControlMessage(JoinJob{.job_json = "{}"})));
+  const auto leave = required(decode_control(said<newer::ControlMessage>(
+      [](newer::ControlMessage::Builder root) { root.initLeaveJob().initAs<newer::OldLeaveJob>().setNode(3); })));
+  CHECK(same(leave, ControlMessage(LeaveJob{.node = NodeRank(3)})));
 }
 
 TEST_CASE("a kind that only newer programs know is refused by that name") {
   const auto check = [](const auto& decoded, std::size_t kind) {
     REQUIRE_FALSE(decoded);
     CHECK(decoded.error().code == ErrorCode::kUnknownKind);
-    CHECK(decoded.error().message.find("of kind " + std::to_string(kind) + ", which this program does not know") !=
-          std::string::npos);
+    CHECK(testing::contains(decoded.error().message,
+                            "of kind " + std::to_string(kind) + ", which this program does not know"));
   };
   check(decode_control(said<newer::ControlMessage>([](auto root) { root.initPraise().setReason("well done"); })),
         std::variant_size_v<ControlVariant>);

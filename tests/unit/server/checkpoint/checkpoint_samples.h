@@ -15,6 +15,7 @@
 #include "server/checkpoint/checkpoint_file.h"
 #include "server/checkpoint/checkpoint_parts.h"
 #include "server/store/records.h"
+#include "tests/unit/required.h"
 #include "tests/unit/temp_dir.h"
 
 namespace tributary::testing {
@@ -73,18 +74,17 @@ inline void write_shards(const std::string& partial, Manifest& manifest, int run
   for (std::uint16_t s = 0; s < 2; ++s) {
     const ShardIndex shard(s);
     const std::string path = partial + "/" + shard_file_name(shard);
-    auto writer = CheckpointFileWriter::create(path, {shard, manifest.round, layout.hash()});
-    REQUIRE_MESSAGE(writer, writer.error().message);
+    auto writer = required(CheckpointFileWriter::create(path, {shard, manifest.round, layout.hash()}));
     std::uint32_t chunks = 0;
     for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
       if (manifest.chunk_shards[c] != shard) continue;
       std::vector<std::vector<float>> arrays;
       std::string sealed;
-      REQUIRE((*writer)->add(sample_stored_chunk(layout, ChunkIndex(c), manifest.round, arrays, sealed, run)));
+      REQUIRE(writer->add(sample_stored_chunk(layout, ChunkIndex(c), manifest.round, arrays, sealed, run)));
       ++chunks;
     }
-    REQUIRE((*writer)->finish());
-    manifest.shards.push_back({shard_file_name(shard), shard, chunks, (*writer)->bytes(), (*writer)->checksum()});
+    REQUIRE(writer->finish());
+    manifest.shards.push_back({shard_file_name(shard), shard, chunks, writer->bytes(), writer->checksum()});
   }
 }
 
@@ -115,8 +115,7 @@ inline SampleState sample_state(char content, std::size_t size) {
 inline std::string write_sample(const std::string& folder, Manifest manifest = sample_manifest(), int run = 0) {
   const std::string target = folder + "/" + checkpoint_name("mlp", manifest.round);
   write_shards(target + kPartialSuffix, manifest, run);
-  const auto sealed = seal_checkpoint(target + kPartialSuffix, target, to_json(manifest));
-  REQUIRE_MESSAGE(sealed, sealed.error().message);
+  required(seal_checkpoint(target + kPartialSuffix, target, to_json(manifest)));
   return target;
 }
 

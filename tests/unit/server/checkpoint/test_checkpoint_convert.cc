@@ -8,6 +8,8 @@
 #include "kernels/cast.h"
 #include "server/checkpoint/checkpoint_convert.h"
 #include "server/checkpoint/safetensors.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/checkpoint/checkpoint_samples.h"
 
 namespace tributary::testing::checkpoint_convert_test {
@@ -34,9 +36,8 @@ Parsed parsed(const std::string& path) {
   std::memcpy(length, all.data(), sizeof length);
   const std::uint64_t json = safetensors_json_bytes(length, all.size()).value();
   const std::string data = all.substr(kSafetensorsPrefix + json);
-  auto header = parse_safetensors(all.substr(kSafetensorsPrefix, json), data.size());
-  REQUIRE_MESSAGE(header, header.error().message);
-  return {std::move(*header), data};
+  auto header = required(parse_safetensors(all.substr(kSafetensorsPrefix, json), data.size()));
+  return {std::move(header), data};
 }
 
 float value_at(const Parsed& file, const std::string& name, std::uint64_t element) {
@@ -63,11 +64,10 @@ ImportOptions options_for(const TempDir& dir, const std::string& optimizer = "ad
 TEST_CASE("an export has every tensor with its values, without the padding, and the state if it is wanted") {
   const TempDir dir;
   const std::string path = write_sample(dir / "all"), file = dir / "model.safetensors";
-  const auto plain = export_safetensors(path, file, false);
-  REQUIRE_MESSAGE(plain, plain.error().message);
-  CHECK(plain->tensors == 3);
-  CHECK(plain->parameters == 4001);
-  CHECK(plain->bytes == fs::file_size(file));
+  const auto plain = required(export_safetensors(path, file, false));
+  CHECK(plain.tensors == 3);
+  CHECK(plain.parameters == 4001);
+  CHECK(plain.bytes == fs::file_size(file));
   const Parsed model = parsed(file);
   REQUIRE(model.header.tensors.size() == 3);
   CHECK(model.data.size() == 4001 * sizeof(float));
@@ -91,9 +91,8 @@ TEST_CASE("an export that cannot be made leaves no file") {
   const TempDir dir;
   const std::string path = write_sample(dir / "all"), file = dir / "model.safetensors";
   flip_bit(path + "/shard-1.bin", 5000);
-  const auto damaged = export_safetensors(path, file, false);
-  REQUIRE_FALSE(damaged.has_value());
-  CHECK(damaged.error().message.find("shard-1.bin") != std::string::npos);
+  const auto damaged = failure_of(export_safetensors(path, file, false));
+  CHECK(contains(damaged.message, "shard-1.bin"));
   CHECK_FALSE(fs::exists(file));
   CHECK_FALSE(fs::exists(file + ".partial"));
   CHECK_FALSE(export_safetensors(path, "/proc/none/model.safetensors", false).has_value());
@@ -111,9 +110,8 @@ TEST_CASE("a shard's file of another checkpoint is not exported") {
   if (!fs::exists(dir / "other")) write_sample(dir / "other", sample_manifest(), 1);
   fs::copy_file(dir / "other/mlp-round-7/shard-1.bin", path + "/shard-1.bin", fs::copy_options::overwrite_existing);
   REQUIRE_FALSE(verify_checkpoint(path).findings.empty());
-  const auto refused = export_safetensors(path, file, false);
-  REQUIRE_FALSE(refused.has_value());
-  CHECK(refused.error().message.find(verify_checkpoint(path).findings.front()) != std::string::npos);
+  const auto refused = failure_of(export_safetensors(path, file, false));
+  CHECK(contains(refused.message, verify_checkpoint(path).findings.front()));
   CHECK_FALSE(fs::exists(file));
   CHECK_FALSE(fs::exists(file + ".partial"));
 }
@@ -122,15 +120,13 @@ TEST_CASE("what was exported imports as a checkpoint of round 0 with the same pa
   const TempDir dir;
   const std::string path = write_sample(dir / "all"), file = dir / "model.safetensors", back = dir / "back.safetensors";
   REQUIRE(export_safetensors(path, file, true));  // its state arrays stay out: the order names the tensors
-  const auto imported = import_safetensors(file, options_for(dir));
-  REQUIRE_MESSAGE(imported, imported.error().message);
-  CHECK(imported->path == dir / "in" + "/new-round-0");
-  CHECK(verify_checkpoint(imported->path).findings.empty());
-  const auto manifest = open_checkpoint(imported->path);
-  REQUIRE(manifest);
-  CHECK(manifest->round == Round(0));
-  CHECK(manifest->tensors == sample_manifest().tensors);
-  REQUIRE(export_safetensors(imported->path, back, true));
+  const auto imported = required(import_safetensors(file, options_for(dir)));
+  CHECK(imported.path == dir / "in" + "/new-round-0");
+  CHECK(verify_checkpoint(imported.path).findings.empty());
+  const auto manifest = required(open_checkpoint(imported.path));
+  CHECK(manifest.round == Round(0));
+  CHECK(manifest.tensors == sample_manifest().tensors);
+  REQUIRE(export_safetensors(imported.path, back, true));
   const Parsed before = parsed(file), after = parsed(back);
   CHECK(before.data.substr(0, 4001 * 4) == after.data.substr(0, 4001 * 4));
   CHECK(after.data.substr(4001 * 4) == std::string(2 * 4001 * 4, '\0'));
@@ -155,12 +151,11 @@ TEST_CASE("half precision becomes fp32, and adagrad's accumulator its initial va
   write_file(file, safetensors_prefix(header) + raw(half) + raw(values) + raw(brain));
   ImportOptions options = options_for(dir, "adagrad");
   options.job.optimizer["initial_accumulator"] = 0.5;
-  const auto imported = import_safetensors(file, options);
-  REQUIRE_MESSAGE(imported, imported.error().message);
+  const auto imported = required(import_safetensors(file, options));
   // Names of the built-in trainer: its order.
-  CHECK(open_checkpoint(imported->path)->tensors ==
+  CHECK(open_checkpoint(imported.path)->tensors ==
         std::vector<TensorSpec>{{"layer0.weight", {2, 2}}, {"layer0.bias", {4}}, {"layer1.weight", {4}}});
-  REQUIRE(export_safetensors(imported->path, out, true));
+  REQUIRE(export_safetensors(imported.path, out, true));
   const Parsed model = parsed(out);
   for (std::uint64_t i = 0; i < 4; ++i) {
     CHECK(value_at(model, "layer0.weight", i) == values[i]);
@@ -172,9 +167,8 @@ TEST_CASE("half precision becomes fp32, and adagrad's accumulator its initial va
   options.order = {"layer1.weight", "layer0.weight"};
   CHECK(open_checkpoint(import_safetensors(file, options)->path)->tensors.size() == 2);
   options.order = {"layer2.weight"};
-  const auto missing = import_safetensors(file, options);
-  REQUIRE_FALSE(missing.has_value());
-  CHECK(missing.error().message.find("has no tensor 'layer2.weight'") != std::string::npos);
+  const auto missing = failure_of(import_safetensors(file, options));
+  CHECK(contains(missing.message, "has no tensor 'layer2.weight'"));
 }
 
 TEST_CASE("files that are none are refused, and nothing is left") {
@@ -188,9 +182,8 @@ TEST_CASE("files that are none are refused, and nothing is left") {
   SafetensorsHeader header;
   header.tensors = {{"w", SafetensorsType::kF32, {0}, 0, 0}};
   write_file(file, safetensors_prefix(header));
-  const auto empty = import_safetensors(file, options_for(dir));
-  REQUIRE_FALSE(empty.has_value());
-  CHECK(empty.error().message.find("dimension of 0") != std::string::npos);
+  const auto empty = failure_of(import_safetensors(file, options_for(dir)));
+  CHECK(contains(empty.message, "dimension of 0"));
   CHECK_FALSE(import_safetensors(dir / "none", options_for(dir)).has_value());
   CHECK_FALSE(fs::exists(dir / "in"));
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/checkpoint/checkpoint_samples.h"
 
 namespace tributary::testing::checkpoint_files_test {
@@ -23,25 +24,23 @@ TEST_CASE("a shard's file reads back chunk by chunk") {
   Manifest manifest = sample_manifest();
   write_shards(dir / "x", manifest);
   const Layout layout = layout_of(manifest);
-  const auto file = CheckpointFile::open(dir / "x" + "/shard-1.bin");
-  REQUIRE_MESSAGE(file, file.error().message);
-  CHECK((*file)->info() == CheckpointFileInfo{ShardIndex(1), Round(7), layout.hash()});
-  REQUIRE((*file)->find_chunks(layout));
-  REQUIRE((*file)->chunks().size() == 2);
+  const auto file = required(CheckpointFile::open(dir / "x" + "/shard-1.bin"));
+  CHECK(file->info() == CheckpointFileInfo{ShardIndex(1), Round(7), layout.hash()});
+  REQUIRE(file->find_chunks(layout));
+  REQUIRE(file->chunks().size() == 2);
   for (const ChunkIndex chunk : {ChunkIndex(3), ChunkIndex(1)}) {
     std::vector<std::vector<float>> arrays;
     std::string sealed;
     const StoredChunk expected = sample_stored_chunk(layout, chunk, Round(7), arrays, sealed);
-    const auto read = (*file)->read(chunk);
-    REQUIRE_MESSAGE(read, read.error().message);
-    REQUIRE(read->entries.size() == expected.entries.size());
+    const auto read = required(file->read(chunk));
+    REQUIRE(read.entries.size() == expected.entries.size());
     for (std::size_t i = 0; i < expected.entries.size(); ++i) {
-      CHECK(read->entries[i].key == expected.entries[i].key);
-      CHECK(read->entries[i].value == expected.entries[i].value);
+      CHECK(read.entries[i].key == expected.entries[i].key);
+      CHECK(read.entries[i].value == expected.entries[i].value);
     }
-    CHECK(read->entries.front().value == sealed);
+    CHECK(read.entries.front().value == sealed);
   }
-  CHECK_FALSE((*file)->read(ChunkIndex(0)).has_value());
+  CHECK_FALSE(file->read(ChunkIndex(0)).has_value());
 }
 
 TEST_CASE("the same state gives the same bytes") {
@@ -59,9 +58,8 @@ TEST_CASE("a checkpoint that was sealed opens, and verifies") {
   const TempDir dir;
   const std::string path = write_sample(dir / "all");
   CHECK_FALSE(fs::exists(path + kPartialSuffix));
-  const auto manifest = open_checkpoint(path);
-  REQUIRE_MESSAGE(manifest, manifest.error().message);
-  CHECK(manifest->round == Round(7));
+  const auto manifest = required(open_checkpoint(path));
+  CHECK(manifest.round == Round(7));
   const Verification result = verify_checkpoint(path);
   CHECK(all(result) == "");
   CHECK(result.chunks == 4);
@@ -75,9 +73,8 @@ TEST_CASE("sealing follows no link") {
   write_shards(elsewhere, manifest);
   fs::create_directories(elsewhere + "/mine");
   fs::create_directory_symlink(elsewhere, partial);
-  const auto sealed = seal_checkpoint(partial, target, to_json(manifest));
-  REQUIRE_FALSE(sealed);
-  CHECK(contains(sealed.error().message, "'" + partial + "' is a link"));
+  const auto sealed = failure_of(seal_checkpoint(partial, target, to_json(manifest)));
+  CHECK(contains(sealed.message, "'" + partial + "' is a link"));
   CHECK(fs::exists(elsewhere + "/mine"));
   CHECK_FALSE(fs::exists(target));
 }
@@ -147,9 +144,9 @@ TEST_CASE("large parts of what ranks keep are read with the rest, and each flaw 
 TEST_CASE("bytes that are not the large part's become no file") {
   const TempDir dir;
   const SampleState state = sample_state('a', 100), other = sample_state('b', 100);
-  const Status refused = write_part_file(dir.path(), state.large, [&](std::uint64_t at) { return other.piece(at); });
-  REQUIRE_FALSE(refused);
-  CHECK(contains(refused.error().message, "the store's copy is damaged; save a later round"));
+  const auto refused =
+      failure_of(write_part_file(dir.path(), state.large, [&](std::uint64_t at) { return other.piece(at); }));
+  CHECK(contains(refused.message, "the store's copy is damaged; save a later round"));
   CHECK(fs::is_empty(dir.path()));
 }
 
@@ -159,19 +156,17 @@ TEST_CASE("what a rank keeps that has come since an earlier save of the round is
   Manifest manifest = sample_manifest();
   manifest.rank_states[{3, 1}] = sample_state('a', 100).state;
   write_shards(partial, manifest);
-  const auto refused = seal_checkpoint(partial, target, to_json(manifest));
-  REQUIRE_FALSE(refused);
-  CHECK(contains(refused.error().message, "without what node 3 rank 1 keeps, which has come since; move it away"));
+  const auto refused = failure_of(seal_checkpoint(partial, target, to_json(manifest)));
+  CHECK(contains(refused.message, "without what node 3 rank 1 keeps, which has come since; move it away"));
 }
 
 TEST_CASE("findings name the file, the chunk, the tensors and the array") {
   const TempDir dir;
   const std::string path = write_sample(dir / "all");
   const std::string file = path + "/shard-0.bin";
-  const auto opened = CheckpointFile::open(file);
-  REQUIRE(opened);
-  REQUIRE((*opened)->find_chunks(layout_of(sample_manifest())));
-  const auto place = (*opened)->chunks().at(ChunkIndex(0));
+  const auto opened = required(CheckpointFile::open(file));
+  REQUIRE(opened->find_chunks(layout_of(sample_manifest())));
+  const auto place = opened->chunks().at(ChunkIndex(0));
   flip_bit(file, place.end - 10);
   CHECK(contains(all(verify_checkpoint(path)),
                  "shard-0.bin': chunk 0: its state array 1 is damaged; chunk 0 (of tensors 'a', 'b')"));
@@ -191,9 +186,8 @@ TEST_CASE("missing, cut, foreign and incomplete parts are found") {
   SUBCASE("a file cut short") {
     fs::resize_file(path + "/shard-1.bin", 5000);
     CHECK(contains(all(verify_checkpoint(path)), "shard-1.bin has 5000 bytes, the manifest says "));
-    const auto file = CheckpointFile::open(path + "/shard-1.bin");
-    REQUIRE(file);
-    CHECK(contains((*file)->find_chunks(layout_of(sample_manifest())).error().message, "it is cut short"));
+    const auto file = required(CheckpointFile::open(path + "/shard-1.bin"));
+    CHECK(contains(file->find_chunks(layout_of(sample_manifest())).error().message, "it is cut short"));
   }
   SUBCASE("no COMPLETE") {
     fs::remove(path + "/COMPLETE");
@@ -234,15 +228,14 @@ TEST_CASE("checkpoints are listed by round, whole or not") {
   Manifest half = sample_manifest(20);
   write_shards(folder + "/mlp-round-20" + kPartialSuffix, half);
   fs::create_directories(folder + "/something");
-  const auto found = list_checkpoints(folder);
-  REQUIRE(found);
-  REQUIRE(found->size() == 3);
-  CHECK(found->at(0).name == "mlp-round-9");
-  CHECK(found->at(1).name == "mlp-round-12");
-  CHECK(found->at(1).bytes > 30'000);
-  CHECK(found->at(2).name == "mlp-round-20.partial");
-  CHECK_FALSE(found->at(2).manifest.has_value());
-  CHECK(contains(found->at(2).flaw, "being written"));
+  const auto found = required(list_checkpoints(folder));
+  REQUIRE(found.size() == 3);
+  CHECK(found.at(0).name == "mlp-round-9");
+  CHECK(found.at(1).name == "mlp-round-12");
+  CHECK(found.at(1).bytes > 30'000);
+  CHECK(found.at(2).name == "mlp-round-20.partial");
+  CHECK_FALSE(found.at(2).manifest.has_value());
+  CHECK(contains(found.at(2).flaw, "being written"));
   CHECK(is_checkpoint(folder + "/mlp-round-9"));
   CHECK_FALSE(is_checkpoint(folder));
 }
@@ -305,9 +298,8 @@ TEST_CASE("sealing needs every file, leaves strangers out, and does not replace 
   std::ofstream(partial + "/shard-5.bin") << "of an earlier attempt";
   SUBCASE("a file is not where server 0 looks") {
     fs::remove(partial + "/shard-1.bin");
-    const auto sealed = seal_checkpoint(partial, target, to_json(manifest));
-    REQUIRE_FALSE(sealed.has_value());
-    CHECK(contains(sealed.error().message, "save into a directory that all servers share"));
+    const auto sealed = failure_of(seal_checkpoint(partial, target, to_json(manifest)));
+    CHECK(contains(sealed.message, "save into a directory that all servers share"));
     CHECK_FALSE(fs::exists(partial + "/COMPLETE"));
   }
   SUBCASE("the same again, and another") {
@@ -321,9 +313,8 @@ TEST_CASE("sealing needs every file, leaves strangers out, and does not replace 
     Manifest other = sample_manifest();
     other.tensors[0].name = "z";
     write_shards(partial, other);
-    const auto refused = seal_checkpoint(partial, target, to_json(other));
-    REQUIRE_FALSE(refused.has_value());
-    CHECK(contains(refused.error().message, "is there already and holds another state"));
+    const auto refused = failure_of(seal_checkpoint(partial, target, to_json(other)));
+    CHECK(contains(refused.message, "is there already and holds another state"));
     CHECK(all(verify_checkpoint(target)) == "");
     fs::remove(target + "/COMPLETE");
     CHECK(contains(seal_checkpoint(partial, target, to_json(other)).error().message, "is no whole checkpoint"));

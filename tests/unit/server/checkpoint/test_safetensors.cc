@@ -4,6 +4,7 @@
 
 #include "server/checkpoint/safetensors.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::safetensors_test {
 namespace {
@@ -11,10 +12,9 @@ namespace {
 using testing::contains;
 
 std::string refusal(const std::string& json, std::uint64_t data_bytes) {
-  const auto parsed = parse_safetensors(json, data_bytes);
-  REQUIRE_FALSE(parsed.has_value());
-  CHECK(parsed.error().code == ErrorCode::kMalformed);
-  return parsed.error().message;
+  const auto parsed = failure_of(parse_safetensors(json, data_bytes));
+  CHECK(parsed.code == ErrorCode::kMalformed);
+  return parsed.message;
 }
 
 SafetensorsHeader sample() {
@@ -41,26 +41,23 @@ TEST_CASE("a header that was written reads back, whatever the order in the text"
   const std::string prefix = safetensors_prefix(sample());
   unsigned char length[kSafetensorsPrefix];
   for (std::size_t i = 0; i < sizeof length; ++i) length[i] = static_cast<unsigned char>(prefix[i]);
-  const auto bytes = safetensors_json_bytes(length, prefix.size() + 34);
-  REQUIRE(bytes);
-  CHECK(*bytes == prefix.size() - kSafetensorsPrefix);
-  const auto parsed = parse_safetensors(prefix.substr(kSafetensorsPrefix), 34);
-  REQUIRE_MESSAGE(parsed, parsed.error().message);
-  REQUIRE(parsed->tensors.size() == 3);
-  CHECK(parsed->tensors[0].name == "layer0.weight");
-  CHECK(parsed->tensors[0].shape == std::vector<std::uint64_t>{2, 3});
-  CHECK(parsed->tensors[1].shape.empty());
-  CHECK(parsed->tensors[1].elements() == 1);
-  CHECK(parsed->tensors[2].type == SafetensorsType::kBf16);
-  CHECK(parsed->tensors[2].elements() == 3);
-  CHECK(parsed->metadata.at("format") == "pt");
+  const auto bytes = required(safetensors_json_bytes(length, prefix.size() + 34));
+  CHECK(bytes == prefix.size() - kSafetensorsPrefix);
+  const auto parsed = required(parse_safetensors(prefix.substr(kSafetensorsPrefix), 34));
+  REQUIRE(parsed.tensors.size() == 3);
+  CHECK(parsed.tensors[0].name == "layer0.weight");
+  CHECK(parsed.tensors[0].shape == std::vector<std::uint64_t>{2, 3});
+  CHECK(parsed.tensors[1].shape.empty());
+  CHECK(parsed.tensors[1].elements() == 1);
+  CHECK(parsed.tensors[2].type == SafetensorsType::kBf16);
+  CHECK(parsed.tensors[2].elements() == 3);
+  CHECK(parsed.metadata.at("format") == "pt");
 
-  const auto sorted = parse_safetensors(
+  const auto sorted = required(parse_safetensors(
       R"({"b":{"dtype":"F16","shape":[2],"data_offsets":[4,8]},"a":{"shape":[1],"dtype":"F32","data_offsets":[0,4]}})",
-      8);
-  REQUIRE(sorted);
-  CHECK(sorted->tensors[0].name == "a");
-  CHECK(sorted->tensors[1].type == SafetensorsType::kF16);
+      8));
+  CHECK(sorted.tensors[0].name == "a");
+  CHECK(sorted.tensors[1].type == SafetensorsType::kF16);
 }
 
 TEST_CASE("what is no safetensors file is refused with what is wrong") {

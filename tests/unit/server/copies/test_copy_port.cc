@@ -8,6 +8,7 @@
 #include "common/daemon/log.h"
 #include "server/copies/copy_fetcher.h"
 #include "server/copies/copy_port.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/store/store_samples.h"
 
 namespace tributary::testing::copy_port_test {
@@ -25,9 +26,7 @@ struct Source {
       : key(own ? own->identity.key : std::string()), store(open_store(path, 1)) {
     info.shard = ShardIndex(1);
     write_snapshot(*store, pool, info);
-    auto started = CopyPort::start(*store, {"tcp://127.0.0.1:*", "", std::move(own)}, quiet_logger());
-    REQUIRE_MESSAGE(started, started.error().message);
-    port = std::move(*started);
+    port = required(CopyPort::start(*store, {"tcp://127.0.0.1:*", "", std::move(own)}, quiet_logger()));
   }
   std::shared_ptr<Fetch> fetch(std::uint64_t round = 120) const {
     auto fetch = std::make_shared<Fetch>();
@@ -92,8 +91,7 @@ TEST_CASE("a copy has all of the part, and stays when the part goes") {
   SUBCASE("awaited") {
     fetch->paced = false;
   }
-  const Status status = reader.read(fetch);
-  REQUIRE_MESSAGE(status, status.error().message);
+  required(reader.read(fetch));
   CHECK(fetch->bytes >= kChunks * kElements * sizeof(float) * (1 + kSlots));
   CHECK(reader.fetcher.moved() == fetch->bytes);
   REQUIRE(source.store->drop_job(source.info.job));
@@ -107,13 +105,12 @@ TEST_CASE("a server reads its own part back") {
   Source source(dir / "source");
   Reader holder(dir / "holder");
   REQUIRE(holder.read(source.fetch()));
-  auto port = CopyPort::start(*holder.store, {"tcp://127.0.0.1:*", "", nullptr}, quiet_logger());
-  REQUIRE(port);
+  auto port = required(CopyPort::start(*holder.store, {"tcp://127.0.0.1:*", "", nullptr}, quiet_logger()));
   auto empty = open_store(dir / "empty", 1);
   CopyFetcher fetcher(
       *empty, {nullptr, 0, {}}, [](std::function<void()> event) { event(); }, [](const std::string&) {});
   const auto fetch = source.fetch();
-  fetch->from.copy_endpoint = (*port)->endpoint();
+  fetch->from.copy_endpoint = port->endpoint();
   std::atomic<bool> ended{false};
   fetcher.fetch(fetch, [&](const Status& status) {
     CHECK(status);
@@ -161,8 +158,7 @@ TEST_CASE("with keys a server that the coordinator names may read, and no other"
   Source source(dir / "source", own);
   source.port->admit({{{ShardIndex(0), "", friendly->identity.key}}});
   Reader reader(dir / "reader", friendly);
-  const Status status = reader.read(source.fetch());
-  REQUIRE_MESSAGE(status, status.error().message);
+  required(reader.read(source.fetch()));
   Reader stranger(dir / "stranger", strange);
   const auto fetch = source.fetch();
   stranger.begin(fetch);

@@ -1,5 +1,6 @@
 // Copies of large parts of what ranks keep, on a server that is not server 0.
 #include "common/base/checksum.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/control_jobs_fixture.h"
 
 namespace tributary::control_jobs_test {
@@ -67,9 +68,8 @@ TEST_CASE("a server fetches copies of large parts, reports them, and gives them 
   CHECK(in_hello(server)[0].parts.size() == 2);
   server.jobs.on(WantPart{kJob, b.large, kPartBytes});
   server.records.carry_out();
-  const auto piece = server.take<StatePart>();
-  REQUIRE(piece.size() == 1);
-  CHECK(piece[0].data == b.piece({kJob, b.large, kPartBytes}).data);
+  const auto piece = only_one(server.take<StatePart>());
+  CHECK(piece.data == b.piece({kJob, b.large, kPartBytes}).data);
 }
 
 TEST_CASE("copies that are not named any more go, also one that is on its way") {

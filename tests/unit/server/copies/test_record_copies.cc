@@ -1,5 +1,6 @@
 // Copies of the coordinator's job records on a server.
 #include "server/coordinator/cluster/job_record_seal.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/control_jobs_fixture.h"
 
 namespace tributary::control_jobs_test {
@@ -42,9 +43,8 @@ TEST_CASE("a view opens when the copy of its record is saved") {
   server.jobs.lane_opened(JobId(7), ViewId(3), {});
   CHECK(server.take<ShardReady>().empty());
   server.records.carry_out();
-  const auto ready = server.take<ShardReady>();
-  REQUIRE(ready.size() == 1);
-  CHECK(ready[0].ok);
+  const auto ready = only_one(server.take<ShardReady>());
+  CHECK(ready.ok);
   REQUIRE(server.disk.jobs.contains(JobId(7)));
   CHECK(server.disk.jobs.at(JobId(7)).record.view == ViewId(3));
 }
@@ -56,9 +56,8 @@ TEST_CASE("a view opens although the copy cannot be saved") {
   server.jobs.on(open_on(server, 3));
   server.jobs.lane_opened(JobId(7), ViewId(3), {});
   server.records.carry_out();
-  const auto ready = server.take<ShardReady>();
-  REQUIRE(ready.size() == 1);
-  CHECK(ready[0].ok);
+  const auto ready = only_one(server.take<ShardReady>());
+  CHECK(ready.ok);
   CHECK_FALSE(server.disk.jobs.contains(JobId(7)));
 }
 
@@ -90,18 +89,15 @@ TEST_CASE("a coordinator hears of copies that are saved, and gets those that it 
   CHECK(server.take<HeldRecord>() == std::vector<HeldRecord>{{JobId(9), 1}, {JobId(7), 3}});
   server.jobs.on(WantRecord{JobId(7)});
   server.records.carry_out();
-  const auto copies = server.take<JobRecordCopy>();
-  REQUIRE(copies.size() == 1);
-  const auto record = records::record_in(copies[0], "the copy");
-  REQUIRE(record);
-  CHECK(record->view == ViewId(3));
+  const auto copies = only_one(server.take<JobRecordCopy>());
+  const auto record = required(records::record_in(copies, "the copy"));
+  CHECK(record.view == ViewId(3));
   // One that is not there is empty: another server may have it.
   server.jobs.on(WantRecord{JobId(8)});
   server.records.carry_out();
-  const auto none = server.take<JobRecordCopy>();
-  REQUIRE(none.size() == 1);
-  CHECK(none[0].job == JobId(8));
-  CHECK(none[0].record.empty());
+  const auto none = only_one(server.take<JobRecordCopy>());
+  CHECK(none.job == JobId(8));
+  CHECK(none.record.empty());
   // A process that was started again has them, too.
   ControlJobs again(second_server(), &server.store, quiet_logger(), static_cast<ControlJobsOutput&>(server));
   CHECK(held(again) == both);

@@ -1,4 +1,6 @@
 // Parts of snapshots that a server reads from other servers.
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/control_jobs_fixture.h"
 
 namespace tributary::control_jobs_test {
@@ -62,22 +64,20 @@ TEST_CASE("a copy is read once, and acknowledged when it is there") {
   SUBCASE("it is there") {
     store_part(server, 5, 3);
     end(server, 0, {});
-    const auto copied = server.take<SnapshotCopied>();
-    REQUIRE(copied.size() == 1);
-    CHECK(copied[0].ok);
-    CHECK_FALSE(copied[0].unreadable);
-    CHECK(copied[0].shard == ShardIndex(3));
-    CHECK(copied[0].view == ViewId(2));
+    const auto copied = only_one(server.take<SnapshotCopied>());
+    CHECK(copied.ok);
+    CHECK_FALSE(copied.unreadable);
+    CHECK(copied.shard == ShardIndex(3));
+    CHECK(copied.view == ViewId(2));
     server.jobs.on(order_of(5));
     CHECK(server.take<SnapshotCopied>().size() == 1);
     CHECK(server.fetches.all.size() == 1);
   }
   SUBCASE("it cannot be had, and is asked for again") {
     end(server, 0, fail(ErrorCode::kUnavailable, "no answer"));
-    const auto copied = server.take<SnapshotCopied>();
-    REQUIRE(copied.size() == 1);
-    CHECK_FALSE(copied[0].ok);
-    CHECK(copied[0].message == "no answer");
+    const auto copied = only_one(server.take<SnapshotCopied>());
+    CHECK_FALSE(copied.ok);
+    CHECK(copied.message == "no answer");
     server.jobs.on(order_of(5));
     CHECK(server.fetches.all.size() == 2);
   }
@@ -107,9 +107,8 @@ TEST_CASE("a view does not open before copies of rounds beyond its start have en
   CHECK(server.take<ShardReady>().empty());
   server.orders.carry_out();
   CHECK(server.take<ShardReady>().size() == 1);
-  const auto stored = server.store.jobs();
-  REQUIRE(stored.size() == 1);
-  CHECK(stored[0].own());
+  const auto stored = only_one(server.store.jobs());
+  CHECK(stored.own());
 }
 
 TEST_CASE("a part that the store lacks is read from its copy, and then loaded") {
@@ -131,20 +130,18 @@ TEST_CASE("a part that the store lacks is read from its copy, and then loaded") 
     REQUIRE(server.orders.loads.size() == 1);
     server.orders.loads[0].done(server.orders.loads[0].chunk());
     server.jobs.lane_opened(JobId(7), ViewId(3), {});
-    const auto copied = server.take<SnapshotCopied>();
-    REQUIRE(copied.size() == 1);
-    CHECK(copied[0].shard == ShardIndex(0));
+    const auto copied = only_one(server.take<SnapshotCopied>());
+    CHECK(copied.shard == ShardIndex(0));
     CHECK(server.jobs.progress().at(0).loaded == 0);
   }
   SUBCASE("it cannot be had: the view may begin again") {
     end(server, 0, fail(ErrorCode::kStore, "the disk is full"));
     CHECK(server.lane.said.back() == "opened");
     server.jobs.lane_opened(JobId(7), ViewId(3), {});
-    const auto ready = server.take<ShardReady>();
-    REQUIRE(ready.size() == 1);
-    CHECK_FALSE(ready[0].ok);
-    CHECK(ready[0].code == ErrorCode::kUnavailable);
-    CHECK(ready[0].message.find("the disk is full") != std::string::npos);
+    const auto ready = only_one(server.take<ShardReady>());
+    CHECK_FALSE(ready.ok);
+    CHECK(ready.code == ErrorCode::kUnavailable);
+    CHECK(testing::contains(ready.message, "the disk is full"));
   }
   SUBCASE("the view is cut: the next one goes on with what comes") {
     server.restart(3);

@@ -15,6 +15,7 @@
 #include "server/lane/lane.h"
 #include "tests/changed_view.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/worker/node/lane_listener.h"
 
 namespace tributary::testing {
@@ -60,9 +61,8 @@ class RawClient {
     zmq::message_t header, payload;
     if (!socket_.recv(header)) return {};
     if (header.more()) (void)socket_.recv(payload);
-    Result<DataMessage> message = decode_data({static_cast<const std::byte*>(header.data()), header.size()});
-    REQUIRE(message);
-    Reply reply{*message, {}};
+    auto message = required(decode_data({static_cast<const std::byte*>(header.data()), header.size()}));
+    Reply reply{message, {}};
     reply.payload.resize(payload.size());
     if (payload.size() != 0) std::memcpy(reply.payload.data(), payload.data(), payload.size());
     return reply;
@@ -87,8 +87,7 @@ inline constexpr std::uint64_t kChunkElements = 1024;
 // with gradients that are multiples of 2 every step is exact.
 inline ShardJob small_job(std::uint32_t nodes, std::uint64_t chunks, JobId job = JobId(7)) {
   const ShardSlots slots[] = {{1, 1.0}};
-  Result<Layout> layout = Layout::make({{"w", {chunks * kChunkElements}}}, kChunkElements, slots);
-  REQUIRE(layout);
+  auto layout = required(Layout::make({{"w", {chunks * kChunkElements}}}, kChunkElements, slots));
   JobConfig config;
   config.optimizer.lr = 0.5;
   ShardJob result;
@@ -96,7 +95,7 @@ inline ShardJob small_job(std::uint32_t nodes, std::uint64_t chunks, JobId job =
                                                           .job = job,
                                                           .view = ViewId(1),
                                                           .nodes = nodes,
-                                                          .layout = std::make_shared<const Layout>(*layout)});
+                                                          .layout = std::make_shared<const Layout>(layout)});
   return result;
 }
 

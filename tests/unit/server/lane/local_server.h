@@ -8,6 +8,7 @@
 
 #include "server/lane/lane.h"
 #include "tests/changed_view.h"
+#include "tests/unit/required.h"
 #include "tests/unit/worker/node/lane_listener.h"
 #include "tests/unit/worker/node/worker_lane_fixture.h"
 
@@ -16,9 +17,9 @@ namespace tributary::testing {
 // One server lane, opened for whatever job a node begins, with plain SGD of learning rate 1.
 struct LocalServer {
   explicit LocalServer(std::uint32_t of_nodes = 1) : nodes(of_nodes) {
-    auto started = Lane::start({{ShardIndex(0), LaneIndex(0)}, "tcp://127.0.0.1:*", ""}, listener, quiet_logger());
-    REQUIRE(started);
-    lane = std::move(*started);
+    auto started =
+        required(Lane::start({{ShardIndex(0), LaneIndex(0)}, "tcp://127.0.0.1:*", ""}, listener, quiet_logger()));
+    lane = std::move(started);
   }
   // As the coordinator does before a worker is welcomed.
   void open(const NodeJobSpec& spec) {
@@ -29,9 +30,7 @@ struct LocalServer {
     });
     lane->open(std::move(job), std::make_shared<LaneJobGauges>());
     lane->opened(spec.view->job, spec.view->view, false);
-    const auto status = listener.opened();
-    REQUIRE(status);
-    REQUIRE(*status);
+    required(required(listener.opened()));
   }
   // Makes `node` a worker of this server. name: the link name for the node; default: the lane's.
   void serve(LaneNode& node, std::optional<std::string> name = std::nullopt) {

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/unit/required.h"
 #include "tests/unit/server/lane/lane_fixture.h"
 
 namespace tributary::testing {
@@ -19,9 +20,7 @@ struct OneLane {
     gauges = std::make_shared<LaneJobGauges>();
     lane->open(small_job(nodes, chunks, job), gauges);
     lane->opened(job, ViewId(1), false);
-    const auto status = listener.opened();
-    REQUIRE(status);
-    REQUIRE(*status);
+    required(required(listener.opened()));
   }
   Listener listener;  // outlives the lane
   std::unique_ptr<Lane> lane;
@@ -36,9 +35,8 @@ inline void initialise(RawClient& client, std::uint32_t chunks, float value) {
   }
   for (std::uint32_t c = 0; c < chunks; ++c) {
     std::vector<float> values;
-    const auto answer = client.expect<Answer>(&values);
-    REQUIRE(answer);
-    CHECK(answer->version == Version(0));
+    const auto answer = required(client.expect<Answer>(&values));
+    CHECK(answer.version == Version(0));
     CHECK(values == filled(value));
   }
 }
@@ -59,16 +57,13 @@ struct Initialised {
 inline void one_round(RawClient& client, std::uint64_t round, float expected) {
   client.push(key_of(0), round, filled(2.0f));
   std::vector<float> values;
-  const auto answer = client.expect<Answer>(&values);
-  REQUIRE(answer);
-  CHECK(answer->version == Version(round));
+  const auto answer = required(client.expect<Answer>(&values));
+  CHECK(answer.version == Version(round));
   CHECK(values == filled(expected));
 }
 
 inline ErrorReply expect_error(RawClient& client) {
-  const auto error = client.expect<ErrorReply>();
-  REQUIRE(error);
-  return *error;
+  return required(client.expect<ErrorReply>());
 }
 
 }  // namespace tributary::testing

@@ -10,6 +10,8 @@
 #include <random>
 #include <thread>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/lane/one_lane.h"
 
 namespace tributary::lane_test {
@@ -25,16 +27,14 @@ TEST_CASE("a push of every node is answered with the stepped parameters, over tc
     RawClient first(server.lane->endpoint()), second(server.lane->endpoint());
     initialise(first, 2, 10.0f);
     first.push(key_of(1, 0), 1, filled(2.0f), 3);
-    const auto ack = first.expect<Ack>();
-    REQUIRE(ack);
-    CHECK(ack->key == key_of(1, 0));
+    const auto ack = required(first.expect<Ack>());
+    CHECK(ack.key == key_of(1, 0));
     second.push(key_of(1, 1), 1, filled(6.0f), 1);
     REQUIRE(second.expect<Ack>());
     for (RawClient* client : {&first, &second}) {
       std::vector<float> values;
-      const auto answer = client->expect<Answer>(&values);
-      REQUIRE(answer);
-      CHECK(answer->version == Version(1));
+      const auto answer = required(client->expect<Answer>(&values));
+      CHECK(answer.version == Version(1));
       CHECK(values == filled(10.0f - 0.5f * (2.0f + 6.0f) / 4.0f));
     }
   }
@@ -45,9 +45,8 @@ TEST_CASE("a push of no job comes back as it came while the lane is measured, an
   Listener listener;
   LaneOptions options{{}, "tcp://127.0.0.1:*", ""};
   options.admitted = &admitted;
-  auto lane = Lane::start(std::move(options), listener, quiet_logger());
-  REQUIRE(lane);
-  RawClient client((*lane)->endpoint());
+  auto lane = required(Lane::start(std::move(options), listener, quiet_logger()));
+  RawClient client(lane->endpoint());
   const ChunkKey of_no_job{JobId(), ViewId(9), NodeRank(2), ChunkIndex()};
   const auto push = [&](const std::vector<float>& values) {
     client.send(Push{of_no_job, Round(1), 0}, as_bytes(values));
@@ -58,9 +57,8 @@ TEST_CASE("a push of no job comes back as it came while the lane is measured, an
   for (int i = 0; i < 3; ++i) {
     push(filled(2.0f + static_cast<float>(i)));
     std::vector<float> values;
-    const auto answer = client.expect<Answer>(&values);
-    REQUIRE(answer);
-    CHECK(answer->key == of_no_job);
+    const auto answer = required(client.expect<Answer>(&values));
+    CHECK(answer.key == of_no_job);
     CHECK(values == filled(2.0f + static_cast<float>(i)));
   }
   push(std::vector<float>(kMaxMeasuredPayload / sizeof(float) + 1));  // too large: dropped
@@ -89,8 +87,8 @@ TEST_CASE_FIXTURE(Initialised<2>, "messages that cannot be accepted are answered
     client.send_frames({header});
     const ErrorReply error = expect_error(client);
     CHECK(error.code == ErrorCode::kProtocolVersion);
-    CHECK(error.message.find(std::to_string(kProtocolVersion)) != std::string::npos);
-    CHECK(error.message.find(std::to_string(kProtocolVersion + 41)) != std::string::npos);
+    CHECK(contains(error.message, std::to_string(kProtocolVersion)));
+    CHECK(contains(error.message, std::to_string(kProtocolVersion + 41)));
   }
   SUBCASE("a kind that only newer programs know") {
     std::vector<std::byte> header = encode_data_as_version(Init{key_of(0)}, kProtocolVersion);
@@ -98,21 +96,21 @@ TEST_CASE_FIXTURE(Initialised<2>, "messages that cannot be accepted are answered
     client.send_frames({header});
     const ErrorReply error = expect_error(client);
     CHECK(error.code == ErrorCode::kUnknownKind);
-    CHECK(error.message.find("of kind 200, which this program does not know") != std::string::npos);
+    CHECK(contains(error.message, "of kind 200, which this program does not know"));
   }
   SUBCASE("wrong length") {
     client.push(key_of(0), 1, std::vector<float>(kChunkElements - 1, 2.0f));
     const ErrorReply error = expect_error(client);
     CHECK(error.code == ErrorCode::kWrongLength);
-    CHECK(error.message.find("4092") != std::string::npos);
-    CHECK(error.message.find("4096") != std::string::npos);
+    CHECK(contains(error.message, "4092"));
+    CHECK(contains(error.message, "4096"));
   }
   SUBCASE("unknown job") {
     client.push(key_of(0, 0, JobId(424242)), 1, filled(2.0f));
     const ErrorReply error = expect_error(client);
     CHECK(error.code == ErrorCode::kUnknownJob);
-    CHECK(error.message.find("424242") != std::string::npos);
-    CHECK(error.message.find("attach through the worker") != std::string::npos);
+    CHECK(contains(error.message, "424242"));
+    CHECK(contains(error.message, "attach through the worker"));
     CHECK(error.key == key_of(0, 0, JobId(424242)));
   }
   SUBCASE("unknown chunk") {
@@ -252,11 +250,10 @@ TEST_CASE("an address that is taken is refused by name, also where ZeroMQ would 
     const bool tcp = bind.starts_with("tcp");
     const std::string address = tcp ? server.lane->endpoint() : bind;
     Listener listener;
-    const auto second = Lane::start({{ShardIndex(1), LaneIndex(0)}, address, ""}, listener, quiet_logger());
-    REQUIRE_FALSE(second);
-    CHECK(second.error().code == ErrorCode::kUnavailable);
-    CHECK(second.error().message.find(address) != std::string::npos);
-    CHECK(second.error().message.find("choose another") != std::string::npos);
+    const auto second = failure_of(Lane::start({{ShardIndex(1), LaneIndex(0)}, address, ""}, listener, quiet_logger()));
+    CHECK(second.code == ErrorCode::kUnavailable);
+    CHECK(contains(second.message, address));
+    CHECK(contains(second.message, "choose another"));
     server.open(1, 1);  // the first one is still there
     RawClient client(server.lane->endpoint());
     initialise(client, 1, 10.0f);

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <spdlog/sinks/ringbuffer_sink.h>
 
+#include "tests/unit/required.h"
 #include "tests/unit/server/lane/one_lane.h"
 
 namespace tributary::lane_jobs_test {
@@ -14,18 +15,16 @@ TEST_CASE_FIXTURE(Initialised<2>, "a snapshot captures every chunk at its round,
   REQUIRE(server.listener.snapshot() == true);
   one_round(client, 1, 9.0f);
   one_round(client, 2, 8.0f);
-  const auto captured = server.listener.captured();
-  REQUIRE(captured);
-  CHECK(captured->chunk == ChunkIndex(0));
-  CHECK(captured->state.version == Version(1));
-  CHECK(captured->state.params.floats()[5] == 9.0f);  // the second round went elsewhere
+  const auto captured = required(server.listener.captured());
+  CHECK(captured.chunk == ChunkIndex(0));
+  CHECK(captured.state.version == Version(1));
+  CHECK(captured.state.params.floats()[5] == 9.0f);  // the second round went elsewhere
   server.lane->snapshot_written(JobId(7));
   // Chunk 1 is still at version 0: the lanes cannot capture another round before it has reached this one.
   server.lane->snapshot_at(JobId(7), ViewId(1), Round(5));
   CHECK(server.listener.snapshot() == false);
   client.push(key_of(0), 3, filled(2.0f));
-  const auto answer = client.expect<Answer>();
-  REQUIRE(answer);
+  required(client.expect<Answer>());
 }
 
 TEST_CASE_FIXTURE(Initialised<2>,
@@ -48,9 +47,8 @@ TEST_CASE_FIXTURE(Initialised<2>,
   CHECK_FALSE(server.gauges->prepared.load());
   one_round(client, 3, 7.0f);
   one_round(client, 4, 6.0f);
-  const auto captured = server.listener.captured();
-  REQUIRE(captured);
-  CHECK(captured->state.params.floats()[5] == 7.0f);
+  const auto captured = required(server.listener.captured());
+  CHECK(captured.state.params.floats()[5] == 7.0f);
   CHECK(bytes() == prepared);  // the step after the capture took what was there
 }
 
@@ -89,9 +87,8 @@ TEST_CASE_FIXTURE(Initialised<1>,
                   "stopping a job captures its final state, and its memory goes when the last reader lets go") {
   one_round(client, 1, 9.0f);
   server.lane->stop_job(JobId(7), ViewId(1), true, Round(1), false);
-  const auto stopped = server.listener.stopped();
-  REQUIRE(stopped);
-  CHECK(stopped->kept);
+  const auto stopped = required(server.listener.stopped());
+  CHECK(stopped.kept);
   auto captured = server.listener.captured();
   REQUIRE(captured);
   client.push(key_of(0), 2, filled(2.0f));
@@ -112,21 +109,18 @@ TEST_CASE_FIXTURE(Initialised<1>, "what a lane keeps of a view that is over is c
   auto stopped = server.listener.stopped();
   REQUIRE(stopped);
   CHECK_FALSE(stopped->kept);
-  const auto none = server.listener.parked();
-  REQUIRE(none);
-  CHECK_FALSE(none->any);
+  const auto none = required(server.listener.parked());
+  CHECK_FALSE(none.any);
   server.lane->stop_job(JobId(7), ViewId(1), true, Round(1), true);
   stopped = server.listener.stopped();
   REQUIRE(stopped);
   CHECK(stopped->kept);
-  const auto captured = server.listener.captured();
-  REQUIRE(captured);
-  CHECK(captured->round == Round(1));
-  CHECK(captured->state.params.floats()[0] == 9.0f);
-  const auto kept = server.listener.parked();
-  REQUIRE(kept);
-  CHECK(kept->any);
-  CHECK(kept->min == Version(1));
+  const auto captured = required(server.listener.captured());
+  CHECK(captured.round == Round(1));
+  CHECK(captured.state.params.floats()[0] == 9.0f);
+  const auto kept = required(server.listener.parked());
+  CHECK(kept.any);
+  CHECK(kept.min == Version(1));
 }
 
 TEST_CASE("a stop waits for residuals while somebody says that nodes get on, and not for ever") {
@@ -134,37 +128,33 @@ TEST_CASE("a stop waits for residuals while somebody says that nodes get on, and
   LaneOptions options;
   options.bind = "tcp://127.0.0.1:*";
   options.jobs.stop_timeout_ms = 400;
-  auto lane = Lane::start(options, listener, quiet_logger());
-  REQUIRE_MESSAGE(lane, (lane ? "" : lane.error().message));
+  auto lane = required(Lane::start(options, listener, quiet_logger()));
   ShardJob job = changed(small_job(1, 1), [](ViewPlan&, JobConfig& config) { config.push = EncodingId::kInt8; });
-  (*lane)->open(std::move(job), std::make_shared<LaneJobGauges>());
-  (*lane)->opened(JobId(7), ViewId(1), false);
+  lane->open(std::move(job), std::make_shared<LaneJobGauges>());
+  lane->opened(JobId(7), ViewId(1), false);
   REQUIRE(listener.opened());
-  RawClient client((*lane)->endpoint());
+  RawClient client(lane->endpoint());
   initialise(client, 1, 10.0f);
-  (*lane)->stop_job(JobId(7), ViewId(1), true, Round(0), false);
+  lane->stop_job(JobId(7), ViewId(1), true, Round(0), false);
   for (int i = 0; i < 15; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    (*lane)->await_longer(JobId(7), ViewId(1));
+    lane->await_longer(JobId(7), ViewId(1));
   }
   client.send(Query{key_of(0), Round(1)});
   CHECK(client.expect<Resend>());  // it is still there
-  const auto stopped = listener.stopped();
-  REQUIRE(stopped);
-  CHECK_FALSE(stopped->kept);
-  (*lane)->await_longer(JobId(7), ViewId(1));  // and it may be said too late
+  const auto stopped = required(listener.stopped());
+  CHECK_FALSE(stopped.kept);
+  lane->await_longer(JobId(7), ViewId(1));  // and it may be said too late
   client.send(Query{key_of(0), Round(1)});
-  const auto error = client.expect<ErrorReply>();
-  REQUIRE(error);
-  CHECK(error->code == ErrorCode::kUnknownJob);
+  const auto error = required(client.expect<ErrorReply>());
+  CHECK(error.code == ErrorCode::kUnknownJob);
 }
 
 TEST_CASE_FIXTURE(Initialised<2>, "a job that is not at the named round is stopped without a final state") {
   one_round(client, 1, 9.0f);  // chunk 1 stays at version 0
   server.lane->stop_job(JobId(7), ViewId(1), true, Round(1), false);
-  const auto stopped = server.listener.stopped();
-  REQUIRE(stopped);
-  CHECK_FALSE(stopped->kept);
+  const auto stopped = required(server.listener.stopped());
+  CHECK_FALSE(stopped.kept);
 }
 
 BufferRef array_of(const std::vector<float>& values) {
@@ -186,15 +176,12 @@ TEST_CASE("a restored job goes on from its round") {
   server.lane->open(small_job(1, 2), std::make_shared<LaneJobGauges>());
   for (std::uint32_t c = 0; c < 2; ++c) server.lane->restore(JobId(7), ViewId(1), ChunkIndex(c), restored_chunk(20.0f));
   server.lane->opened(JobId(7), ViewId(1), true);
-  const auto status = server.listener.opened();
-  REQUIRE(status);
-  REQUIRE(*status);
+  required(required(server.listener.opened()));
   RawClient client(server.lane->endpoint());
   client.send(Pull{key_of(0)});
   std::vector<float> values;
-  const auto answer = client.expect<Answer>(&values);
-  REQUIRE(answer);
-  CHECK(answer->version == Version(4));
+  const auto answer = required(client.expect<Answer>(&values));
+  CHECK(answer.version == Version(4));
   CHECK(values == filled(20.0f));
   one_round(client, 5, 19.0f);
 }
@@ -222,17 +209,15 @@ TEST_CASE("a restored job with clocks answers what it has, tells where its nodes
     client.push(key_of(0), round, filled(2.0f));
     REQUIRE(client.expect<Ack>());
     if (round == 6) break;  // two clocks ahead of node 1
-    const auto answer = client.expect<Answer>(&values);
-    REQUIRE(answer);
-    CHECK(answer->version == Version(5));
-    CHECK(answer->slowest == Round(4));
+    const auto answer = required(client.expect<Answer>(&values));
+    CHECK(answer.version == Version(5));
+    CHECK(answer.slowest == Round(4));
     CHECK(values == filled(20.0f));  // it has that push
   }
   server.lane->stop_job(JobId(7), ViewId(1), true, Round(4), false);
   REQUIRE(server.listener.stopped());
-  const auto captured = server.listener.captured();
-  REQUIRE(captured);
-  CHECK(captured->state.clocks == std::vector<std::uint64_t>{6, 4});
+  const auto captured = required(server.listener.captured());
+  CHECK(captured.state.clocks == std::vector<std::uint64_t>{6, 4});
 }
 
 // A shard of one chunk whose pushes are int8, resumed at version 4.
@@ -255,24 +240,20 @@ TEST_CASE("a resumed node gets its residual first, and a stop waits for the one 
   std::vector<float> residual;
   REQUIRE(client.expect<Residual>(&residual));
   CHECK(residual == filled(0.75f));  // of both nodes, now that there is one
-  const auto answer = client.expect<Answer>();
-  REQUIRE(answer);
-  CHECK(answer->residual_sent);
+  const auto answer = required(client.expect<Answer>());
+  CHECK(answer.residual_sent);
   const std::vector<std::byte> frame(make_encoding(EncodingId::kInt8)->bytes(kChunkElements));
   client.send(Push{key_of(0), Round(5), 1, EncodingId::kInt8}, frame);
   REQUIRE(client.expect<Answer>());
   server.lane->stop_job(JobId(7), ViewId(1), true, Round(5), false);
   client.send(Push{key_of(0), Round(5), 0, EncodingId::kInt8, ResidualUse::kAlone}, as_bytes(filled(0.125f)));
-  const auto ack = client.expect<Ack>();
-  REQUIRE(ack);
-  CHECK(ack->residual_kept);
-  const auto stopped = server.listener.stopped();
-  REQUIRE(stopped);
-  CHECK(stopped->kept);
-  const auto captured = server.listener.captured();
-  REQUIRE(captured);
-  REQUIRE(captured->state.residuals.size() == 1);
-  CHECK(std::ranges::equal(captured->state.residuals[0].bytes(), as_bytes(filled(0.125f))));
+  const auto ack = required(client.expect<Ack>());
+  CHECK(ack.residual_kept);
+  const auto stopped = required(server.listener.stopped());
+  CHECK(stopped.kept);
+  const auto captured = required(server.listener.captured());
+  REQUIRE(captured.state.residuals.size() == 1);
+  CHECK(std::ranges::equal(captured.state.residuals[0].bytes(), as_bytes(filled(0.125f))));
 }
 
 TEST_CASE("a stop that waits for residuals gives way to one that keeps nothing") {
@@ -284,9 +265,8 @@ TEST_CASE("a stop that waits for residuals gives way to one that keeps nothing")
   REQUIRE(client.expect<Answer>());
   server.lane->stop_job(JobId(7), ViewId(1), true, Round(5), false);
   server.lane->stop_job(JobId(7), ViewId(1), false, Round(0), false);
-  const auto stopped = server.listener.stopped();
-  REQUIRE(stopped);
-  CHECK_FALSE(stopped->kept);
+  const auto stopped = required(server.listener.stopped());
+  CHECK_FALSE(stopped.kept);
   CHECK(eventually([&] { return server.lane->counters().jobs.value() == 0; }));
 }
 

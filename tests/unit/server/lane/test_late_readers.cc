@@ -4,6 +4,7 @@
 
 #include "common/math/encoding.h"
 #include "common/wire/local_link.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/lane/lane_fixture.h"
 
 namespace tributary::late_readers_test {
@@ -13,28 +14,23 @@ using namespace testing;
 
 struct Server {
   Server() {
-    auto started = Lane::start({{ShardIndex(0), LaneIndex(0)}, "tcp://127.0.0.1:*", ""}, listener, quiet_logger());
-    REQUIRE(started);
-    lane = std::move(*started);
+    auto started =
+        required(Lane::start({{ShardIndex(0), LaneIndex(0)}, "tcp://127.0.0.1:*", ""}, listener, quiet_logger()));
+    lane = std::move(started);
   }
   void open(const ShardJob& job) {
     lane->open(job, std::make_shared<LaneJobGauges>());
     lane->opened(job.view->job, job.view->view, false);
-    const auto status = listener.opened();
-    REQUIRE(status);
-    REQUIRE(*status);
+    required(required(listener.opened()));
   }
   // The view is over, and the next one goes on with what the lane has.
   void reopen(const ShardJob& job) {
     lane->park(job.view->job, ViewId(job.view->view.value - 1));
-    const auto parked = listener.parked();
-    REQUIRE(parked);
-    REQUIRE(parked->any);
+    const auto parked = required(listener.parked());
+    REQUIRE(parked.any);
     lane->reopen(job, std::make_shared<LaneJobGauges>());
     lane->opened(job.view->job, job.view->view, false);
-    const auto status = listener.opened();
-    REQUIRE(status);
-    REQUIRE(*status);
+    required(required(listener.opened()));
   }
   void stop(const ShardJob& job) {
     // The second one is carried out when the lane has had a turn after the first.
@@ -52,12 +48,9 @@ class Reader {
  public:
   Reader(Server& server, const ShardJob& job, NodeRank node)
       : job_(job), node_(node), client_(server.lane->endpoint()) {
-    auto socket = connect_link(server.lane->link_name());
-    REQUIRE(socket);
-    socket_ = std::move(*socket);
-    auto memory = SharedMemory::create(4096, "a test", SharedMemory::Peers::kRead);
-    REQUIRE(memory);
-    const int region = memory->fd();
+    socket_ = required(connect_link(server.lane->link_name()));
+    auto memory = required(SharedMemory::create(4096, "a test", SharedMemory::Peers::kRead));
+    const int region = memory.fd();
     REQUIRE(send_link(socket_.get(), LinkRequest{job.view->job, job.view->view, node}, {&region, 1}));
     Result<std::optional<LinkReceived<LinkReply>>> reply;
     REQUIRE(eventually([&] {
@@ -67,9 +60,7 @@ class Reader {
     REQUIRE(reply);
     link_ = (*reply)->message.link;
     REQUIRE(link_ != 0);
-    auto buffers = SharedMemory::map_sealed(std::move((*reply)->fds.at(0)), "a test");
-    REQUIRE(buffers);
-    buffers_ = std::move(*buffers);
+    buffers_ = required(SharedMemory::map_sealed(std::move((*reply)->fds.at(0)), "a test"));
   }
   ChunkKey key(std::uint32_t chunk) const { return {job_.view->job, job_.view->view, node_, ChunkIndex(chunk)}; }
 
@@ -88,10 +79,9 @@ class Reader {
       REQUIRE(client_.socket().recv(header));
       REQUIRE_FALSE(header.more());
       PayloadPlace place;
-      const auto message = decode_data({static_cast<const std::byte*>(header.data()), header.size()}, &place);
-      REQUIRE(message);
-      if (std::holds_alternative<Ack>(*message)) continue;
-      REQUIRE(std::holds_alternative<Answer>(*message));
+      const auto message = required(decode_data({static_cast<const std::byte*>(header.data()), header.size()}, &place));
+      if (std::holds_alternative<Ack>(message)) continue;
+      REQUIRE(std::holds_alternative<Answer>(message));
       REQUIRE(place.link == link_);
       return place;
     }
@@ -102,10 +92,9 @@ class Reader {
   }
   // Looks there now.
   float first_value(const PayloadPlace& place) const {
-    const auto bytes = payload_in(buffers_, place);
-    REQUIRE(bytes);
+    const auto bytes = required(payload_in(buffers_, place));
     std::vector<float> values(job_.view->layout->chunk(ChunkIndex(0)).elements);
-    make_encoding(job_.plan().config.pull)->apply(bytes->data(), values.size(), values.data());
+    make_encoding(job_.plan().config.pull)->apply(bytes.data(), values.size(), values.data());
     CHECK(std::ranges::all_of(values, [&](float value) { return value == values.front(); }));
     return values.front();
   }
@@ -142,10 +131,9 @@ void train(Server& server, const ShardJob& job, std::uint64_t chunks, std::uint6
     for (std::uint64_t round = from; round <= to; ++round) {
       for (std::uint32_t node = 0; node < job.view->nodes; ++node) client.push(key(node), round, filled(2.0f));
       for (std::uint32_t answers = 0; answers < job.view->nodes;) {
-        const auto reply = client.receive();
-        REQUIRE(reply);
-        REQUIRE_FALSE(std::holds_alternative<ErrorReply>(reply->message));
-        answers += std::holds_alternative<Answer>(reply->message) ? 1 : 0;
+        const auto reply = required(client.receive());
+        REQUIRE_FALSE(std::holds_alternative<ErrorReply>(reply.message));
+        answers += std::holds_alternative<Answer>(reply.message) ? 1 : 0;
       }
     }
   }
@@ -204,9 +192,8 @@ TEST_CASE("a worker that is stopped keeps what it was told, while the others tra
       server.reopen(job);
       train(server, job, 2, 2 * view - 1, 2 * view);
       server.lane->snapshot_at(job.view->job, job.view->view, Round(2 * view));  // which takes buffers, too
-      const auto started = server.listener.snapshot();
-      REQUIRE(started);
-      CHECK(*started);
+      const auto started = required(server.listener.snapshot());
+      CHECK(started);
       for (int i = 0; i < 2; ++i) REQUIRE(server.listener.captured());
     }
     CHECK(server.lane->counters().starved.value() == 0);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "server/lane/told_places.h"
+#include "tests/unit/required.h"
 #include "worker/node/lane_link.h"
 
 namespace tributary::told_places_test {
@@ -20,20 +21,15 @@ struct Side {
   BufferPool pool{kBlock, 64};
   ToldPlaces told;
   std::uint32_t open(ViewId view = kView, NodeRank node = kNode) {
-    const auto link = told.open(kJob, view, node, pool, kChunks);
-    REQUIRE(link);
-    CHECK(told.bind(kPeer, {kJob, view, node, ChunkIndex(0)}, {*link, 0, 0, 0, 0}));
-    return *link;
+    const auto link = required(told.open(kJob, view, node, pool, kChunks));
+    CHECK(told.bind(kPeer, {kJob, view, node, ChunkIndex(0)}, {link, 0, 0, 0, 0}));
+    return link;
   }
   std::optional<PayloadPlace> try_tell() {
     const BufferRef buffer = pool.acquire(100);
     return told.tell(kPeer, kKey, buffer);
   }
-  PayloadPlace tell() {
-    const auto place = try_tell();
-    REQUIRE(place);
-    return *place;
-  }
+  PayloadPlace tell() { return required(try_tell()); }
 };
 
 TEST_CASE("a buffer is nobody else's until its reader has said that it has read it") {
@@ -119,9 +115,8 @@ TEST_CASE("links that nobody closes are bounded") {
     side.open(ViewId(view));
     side.told.end_view(kJob);
   }
-  const auto refused = side.told.open(kJob, kView, kNode, side.pool, kChunks);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == ErrorCode::kLimit);
+  const auto refused = failure_of(side.told.open(kJob, kView, kNode, side.pool, kChunks));
+  CHECK(refused.code == ErrorCode::kLimit);
   side.told.closed(1);
   CHECK(side.told.open(kJob, kView, kNode, side.pool, kChunks));
 }

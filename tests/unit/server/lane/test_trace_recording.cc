@@ -7,6 +7,7 @@
 #include "server/lane/lane_gauges.h"
 #include "server/lane/lane_trace.h"
 #include "session/shared/attach_region.h"
+#include "tests/unit/required.h"
 #include "worker/node/lane_trace.h"
 
 namespace tributary::trace_recording_test {
@@ -125,10 +126,9 @@ TEST_CASE("a server lane with a gate: chunks are stepped one after the other whe
 
 TEST_CASE("a worker lane: each chunk's way, and what the pace meter says after the round") {
   const ShardSlots slots[] = {{1, 1.0}};
-  const auto layout = Layout::make({{"w", {2048}}}, 1024, slots);
-  REQUIRE(layout);
+  const auto layout = required(Layout::make({{"w", {2048}}}, 1024, slots));
   const auto buffer = buffer_of(100);
-  LaneChunks chunks(std::make_shared<const Layout>(*layout), Round(4));
+  LaneChunks chunks(std::make_shared<const Layout>(layout), Round(4));
   LaneChunk& chunk = chunks[1];
   chunk.gradient.round = Round(5);
   WorkerLaneTrace trace(chunks.size(), 50, buffer);

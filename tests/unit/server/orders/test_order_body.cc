@@ -3,6 +3,7 @@
 #include <string>
 
 #include "server/orders/order_body.h"
+#include "tests/unit/required.h"
 
 namespace tributary::order_body_test {
 namespace {
@@ -16,16 +17,14 @@ std::string refusal(const Result<T>& order) {
 }  // namespace
 
 TEST_CASE("an order says what its fields say") {
-  const auto save = save_order_of(R"({"job":"mlp","directory":"/d","committed":true})");
-  REQUIRE(save);
-  CHECK(save->job == "mlp");
-  CHECK(save->directory == "/d");
-  CHECK(save->committed);
-  const auto restore = restore_order_of(R"({"checkpoint":"/d/mlp-round-3","name":"other","force":true})");
-  REQUIRE(restore);
-  CHECK(restore->directory == "/d/mlp-round-3");
-  CHECK(restore->name == "other");
-  CHECK(restore->force);
+  const auto save = required(save_order_of(R"({"job":"mlp","directory":"/d","committed":true})"));
+  CHECK(save.job == "mlp");
+  CHECK(save.directory == "/d");
+  CHECK(save.committed);
+  const auto restore = required(restore_order_of(R"({"checkpoint":"/d/mlp-round-3","name":"other","force":true})"));
+  CHECK(restore.directory == "/d/mlp-round-3");
+  CHECK(restore.name == "other");
+  CHECK(restore.force);
   CHECK(*job_name_of(R"({"name":"mlp"})") == "mlp");
 }
 

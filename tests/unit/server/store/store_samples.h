@@ -13,6 +13,7 @@
 #include "common/system/buffer_pool.h"
 #include "server/store/store.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/store/snapshot_samples.h"
 #include "tests/unit/temp_dir.h"
 
@@ -22,9 +23,7 @@ inline constexpr std::size_t kElements = 1000;
 inline constexpr int kSlots = 2;
 
 inline std::unique_ptr<Store> open_store(const std::string& path, std::uint16_t index = 0) {
-  auto store = Store::open(path, index);
-  REQUIRE_MESSAGE(store.has_value(), store.error().message);
-  return std::move(*store);
+  return required(Store::open(path, index));
 }
 
 // Chunks 1, 4, 7, ...: a shard does not own all chunks.
@@ -35,15 +34,12 @@ inline std::vector<ChunkIndex> owned(std::uint32_t count) {
 }
 
 inline void write_snapshot(Store& store, BufferPool& pool, const SnapshotInfo& info, std::size_t elements = kElements) {
-  auto writer = store.begin(info);
-  REQUIRE(writer.has_value());
+  auto writer = required(store.begin(info));
   for (const ChunkIndex chunk : owned(info.chunks)) {
-    const auto status = (*writer)->add(sample_chunk(pool, info.job, info.round, chunk, elements, kSlots));
-    REQUIRE_MESSAGE(status.has_value(), status.error().message);
+    required(writer->add(sample_chunk(pool, info.job, info.round, chunk, elements, kSlots)));
   }
-  const auto status = (*writer)->finish();
-  REQUIRE_MESSAGE(status.has_value(), status.error().message);
-  CHECK((*writer)->bytes() >= info.chunks * elements * sizeof(float) * (1 + kSlots));
+  required(writer->finish());
+  CHECK(writer->bytes() >= info.chunks * elements * sizeof(float) * (1 + kSlots));
 }
 
 // Loads and checks every value; returns the status of the load.

@@ -16,6 +16,8 @@
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/checkpoint_file.h"
 #include "server/store/checkpoint_service.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/checkpoint/checkpoint_samples.h"
 #include "tests/unit/server/store/store_samples.h"
 
@@ -73,14 +75,13 @@ void keep(Shard& shard, const Layout& layout, std::uint16_t index, Round round) 
   BufferPool pool(layout.chunk_elements() * sizeof(float), 8);
   SnapshotInfo info{kJob, "mlp", round, layout.hash(), "adamw", 0, ShardIndex(index)};
   for (const ChunkOwner owner : layout.owners()) info.chunks += owner.shard.value == index ? 1 : 0;
-  auto writer = shard.store->begin(info);
-  REQUIRE(writer);
+  auto writer = required(shard.store->begin(info));
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
     if (layout.owner(ChunkIndex(c)).shard.value != index) continue;
     ChunkSnapshot chunk = sample_chunk(pool, kJob, round, ChunkIndex(c), layout.chunk(ChunkIndex(c)).elements, 2);
-    REQUIRE((*writer)->add(chunk));
+    REQUIRE(writer->add(chunk));
   }
-  REQUIRE((*writer)->finish());
+  REQUIRE(writer->finish());
 }
 
 Manifest manifest_of_layout(const Layout& layout, Round round) {
@@ -137,8 +138,7 @@ TEST_CASE("what two stores hold is written, sealed, and loaded by three, value f
       ++seen;
       return {};
     };
-    const auto loaded = shard.store->load({JobId(99), "moved", round, moved.hash(), "adamw", 3, ShardIndex(s)}, each);
-    REQUIRE_MESSAGE(loaded, loaded.error().message);
+    required(shard.store->load({JobId(99), "moved", round, moved.hash(), "adamw", 3, ShardIndex(s)}, each));
     CHECK(seen == 3);
     shard.service.drop({JobId(99), {}});
     shard.service.write({4, kJob, round, partial});  // one after the other: when this is answered, that is done
@@ -402,10 +402,9 @@ TEST_CASE("a folder below another is reached by no link, whichever component is 
       fs::rename(here, aside);
       fs::create_directory_symlink(inside ? aside : outside, here);
       for (const bool make : {false, true}) {
-        const auto refused = Folder::below(root, "a/b/c", make);
-        REQUIRE_FALSE(refused);
-        CHECK(refused.error().code == ErrorCode::kInvalidArgument);
-        CHECK(refused.error().message.find(here) != std::string::npos);
+        const auto refused = failure_of(Folder::below(root, "a/b/c", make));
+        CHECK(refused.code == ErrorCode::kInvalidArgument);
+        CHECK(contains(refused.message, here));
       }
       fs::remove(here);
       fs::rename(aside, here);
@@ -458,14 +457,11 @@ TEST_CASE("a file that is a link is not read, and one that is written takes the 
   const TempDir dir;
   std::ofstream(dir / "secret") << "not for them";
   fs::create_directory(dir / "folder");
-  const auto folder = Folder::open(dir / "folder");
-  REQUIRE(folder);
-  fs::create_symlink(dir / "secret", folder->in("manifest.json"));
-  const auto refused = read_small_file(folder->in("manifest.json"), 100);
-  REQUIRE_FALSE(refused);
-  CHECK(folder->named(refused.error()).message.find((dir / "folder") + "/manifest.json' is a link") !=
-        std::string::npos);
-  REQUIRE(write_small_file(folder->in("manifest.json"), "ours"));
+  const auto folder = required(Folder::open(dir / "folder"));
+  fs::create_symlink(dir / "secret", folder.in("manifest.json"));
+  const auto refused = failure_of(read_small_file(folder.in("manifest.json"), 100));
+  CHECK(contains(folder.named(refused).message, (dir / "folder") + "/manifest.json' is a link"));
+  REQUIRE(write_small_file(folder.in("manifest.json"), "ours"));
   CHECK(read_small_file(dir / "secret", 100).value() == "not for them");
   CHECK(read_small_file(dir / "folder/manifest.json", 100).value() == "ours");
 }

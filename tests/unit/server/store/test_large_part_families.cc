@@ -10,6 +10,8 @@
 #include "common/base/checksum.h"
 #include "server/store/disk_space.h"
 #include "server/store/large_part_families.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/store/small_disk.h"
 #include "tests/unit/server/store/store_samples.h"
 
@@ -79,9 +81,8 @@ TEST_CASE("a large part survives closing and opening the store, one that was not
   CHECK(parts.complete() == LargePartStore::Complete{{kJob, {kept.large}}, {JobId(8), {tiny.large}}});
   CHECK(holds(parts, kJob, kept));
   CHECK(holds(parts, JobId(8), tiny));
-  const auto read = parts.read(kJob, unfinished.large, 0);
-  REQUIRE_FALSE(read);
-  CHECK(read.error().code == ErrorCode::kNotFound);
+  const auto read = failure_of(parts.read(kJob, unfinished.large, 0));
+  CHECK(read.code == ErrorCode::kNotFound);
   CHECK(store->jobs().empty());  // they are no snapshots
 }
 
@@ -168,10 +169,9 @@ TEST_CASE("what is larger than the disk's room is refused before it is written")
   const auto disk = SmallDisk::mount(64u << 20);
   if (!disk) return;
   auto store = open_store(*disk / "s");
-  const Status begun = store->large_parts().begin(kJob, sample('a', 60u << 20).large);
-  REQUIRE_FALSE(begun);
-  CHECK(begun.error().code == ErrorCode::kStore);
-  CHECK(begun.error().message.find("MiB are left") != std::string::npos);
+  const auto begun = failure_of(store->large_parts().begin(kJob, sample('a', 60u << 20).large));
+  CHECK(begun.code == ErrorCode::kStore);
+  CHECK(contains(begun.message, "MiB are left"));
   keep(store->large_parts(), kJob, sample('b', 4u << 20));
 }
 

@@ -19,6 +19,7 @@
 #include "server/store/snapshotter.h"
 #include "server/store/token_bucket.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/parts_in_memory.h"
 #include "tests/unit/server/store/snapshot_samples.h"
 #include "tests/unit/temp_dir.h"
@@ -253,14 +254,13 @@ TEST_CASE("a snapshot for a checkpoint goes into its file, whatever is wrong wit
   CHECK(f.held() == 0);
   REQUIRE_MESSAGE(done.ok == !file.empty(), done.message);
   if (!done.ok) {
-    CHECK(done.message.find("save into a directory that every server may write") != std::string::npos);
+    CHECK(contains(done.message, "save into a directory that every server may write"));
     return;
   }
   CHECK(done.bytes == std::filesystem::file_size(file));
   CHECK(done.checksum.size() == 32);
-  const auto opened = CheckpointFile::open(file);
-  REQUIRE(opened);
-  CHECK((*opened)->info().round == Round(5));
+  const auto opened = required(CheckpointFile::open(file));
+  CHECK(opened->info().round == Round(5));
 }
 
 TEST_CASE("a snapshot for a checkpoint that is given up leaves no file") {

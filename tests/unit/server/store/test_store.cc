@@ -10,6 +10,7 @@
 
 #include "server/store/records.h"
 #include "server/store/store.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/store/store_samples.h"
 
 namespace tributary::store_test {
@@ -27,12 +28,11 @@ TEST_CASE_FIXTURE(OnDisk, "a snapshot survives closing and opening the store") {
     CHECK(fs::is_empty(dir / "s/incoming"));
   }
   auto store = open_store(dir / "s");
-  const auto jobs = store->jobs();
-  REQUIRE(jobs.size() == 1);
-  CHECK(jobs[0].job == info.job);
-  CHECK(jobs[0].name == info.job_name);
-  CHECK(jobs[0].layout_hash == info.layout_hash);
-  CHECK(jobs[0].snapshots == std::vector<Round>{info.round});
+  const auto jobs = only_one(store->jobs());
+  CHECK(jobs.job == info.job);
+  CHECK(jobs.name == info.job_name);
+  CHECK(jobs.layout_hash == info.layout_hash);
+  CHECK(jobs.snapshots == std::vector<Round>{info.round});
   const auto status = load_snapshot(*store, info);
   CHECK_MESSAGE(status.has_value(), status.error().message);
 }
@@ -70,14 +70,13 @@ TEST_CASE_FIXTURE(OnDisk, "a store has copies of other servers' parts beside its
   CHECK(jobs[1].snapshots == std::vector<Round>{Round(120), Round(130)});
   CHECK(load_snapshot(*store, own).has_value());
   CHECK(load_snapshot(*store, copy).has_value());
-  const auto pinned = store->pin(JobId(7), Round(130), ShardIndex(3));
-  REQUIRE(pinned);
+  const auto pinned = required(store->pin(JobId(7), Round(130), ShardIndex(3)));
   std::vector<ChunkIndex> read;
   const auto note = [&](const StoredChunk& chunk) -> Status {
     read.push_back(chunk.chunk);
     return {};
   };
-  for (std::size_t place : {2u, 0u}) REQUIRE(pinned->read_one(place, note));
+  for (std::size_t place : {2u, 0u}) REQUIRE(pinned.read_one(place, note));
   CHECK(read == std::vector<ChunkIndex>{ChunkIndex(7), ChunkIndex(1)});
   CHECK_FALSE(store->pin(JobId(7), Round(130), ShardIndex(0)));
   REQUIRE(store->drop(JobId(7), Round(0), Round(120)));
@@ -131,9 +130,8 @@ TEST_CASE_FIXTURE(OnDisk, "a snapshot that was not finished leaves nothing behin
   auto store = open_store(dir / "s");
   const auto info = sample_info(7, 120, 3);
   {
-    auto writer = store->begin(info);
-    REQUIRE(writer.has_value());
-    REQUIRE((*writer)->add(sample_chunk(pool, info.job, info.round, ChunkIndex(1), kElements, kSlots)).has_value());
+    auto writer = required(store->begin(info));
+    REQUIRE(writer->add(sample_chunk(pool, info.job, info.round, ChunkIndex(1), kElements, kSlots)).has_value());
     CHECK_FALSE(fs::is_empty(dir / "s/incoming"));
   }
   CHECK(fs::is_empty(dir / "s/incoming"));
@@ -151,10 +149,9 @@ TEST_CASE("chunks out of order or of another snapshot are refused") {
   BufferPool pool(kElements * sizeof(float), 32);
   auto store = open_store(dir / "s");
   const auto info = sample_info(7, 120, 3);
-  auto writer = store->begin(info);
-  REQUIRE(writer.has_value());
+  auto writer = required(store->begin(info));
   const auto add = [&](JobId job, Round round, std::uint32_t chunk) {
-    return (*writer)->add(sample_chunk(pool, job, round, ChunkIndex(chunk), kElements, kSlots));
+    return writer->add(sample_chunk(pool, job, round, ChunkIndex(chunk), kElements, kSlots));
   };
   REQUIRE(add(info.job, info.round, 4).has_value());
   CHECK(contains(refusal(add(info.job, info.round, 4), ErrorCode::kInternal), "ascending"));
@@ -186,9 +183,8 @@ TEST_CASE_FIXTURE(OnDisk, "a snapshot without its record is set aside with a war
   const auto count = [&] { return families(dir / "s").size(); };
   for (int repeat = 0; repeat < 2; ++repeat) {
     std::string lines;
-    auto opened = Store::open(dir / "s", 0, [&](const std::string& line) { lines += line + "\n"; });
-    REQUIRE(opened);
-    const std::unique_ptr<Store> store = std::move(*opened);
+    const std::unique_ptr<Store> store =
+        required(Store::open(dir / "s", 0, [&](const std::string& line) { lines += line + "\n"; }));
     CHECK(contains(lines, "the snapshot of round 110 of job id 7, is complete"));
     CHECK(contains(lines, "the record snapshot/9/1 is of a snapshot whose data is gone") == (repeat == 0));
     REQUIRE(store->jobs().size() == 1);
@@ -288,11 +284,10 @@ TEST_CASE("the registry survives closing and opening the store") {
     REQUIRE(store->save(first).has_value());
   }
   auto store = open_store(dir / "s");
-  const auto registry = store->records();
-  REQUIRE_MESSAGE(registry.has_value(), registry.error().message);
-  REQUIRE(registry->size() == 2);
-  CHECK(equal((*registry)[0], first));
-  CHECK(equal((*registry)[1], second));
+  const auto registry = required(store->records());
+  REQUIRE(registry.size() == 2);
+  CHECK(equal(registry[0], first));
+  CHECK(equal(registry[1], second));
 }
 
 TEST_CASE("the clocks of a chunk's nodes and its gate's decision come back with it, and other jobs have none") {
@@ -302,16 +297,15 @@ TEST_CASE("the clocks of a chunk's nodes and its gate's decision come back with 
   const SnapshotInfo info = sample_info(12, 7, 2);
   {
     auto store = open_store(dir / "store");
-    auto writer = store->begin(info);
-    REQUIRE(writer.has_value());
+    auto writer = required(store->begin(info));
     for (const ChunkIndex chunk : owned(2)) {
       ChunkSnapshot snapshot = sample_chunk(pool, info.job, info.round, chunk, kElements, kSlots);
       snapshot.state.nodes = 3;
       if (chunk == owned(2)[0]) snapshot.state.clocks = {7, 1ull << 40, 9};
       if (chunk == owned(2)[0]) snapshot.state.gate = kDecision;
-      REQUIRE((*writer)->add(snapshot));
+      REQUIRE(writer->add(snapshot));
     }
-    REQUIRE((*writer)->finish());
+    REQUIRE(writer->finish());
   }
   auto store = open_store(dir / "store");
   std::vector<std::vector<std::uint64_t>> clocks;
@@ -332,8 +326,7 @@ TEST_CASE("a chunk's estimate and residuals come back as they were, whatever add
     return static_cast<float>(chunk.value * 100 + node) + static_cast<float>(i) * 0.5f;
   };
   {
-    auto writer = store->begin(info);
-    REQUIRE(writer.has_value());
+    auto writer = required(store->begin(info));
     for (const ChunkIndex chunk : owned(2)) {
       ChunkSnapshot snapshot = sample_chunk(pool, info.job, info.round, chunk, kElements, 1);
       snapshot.state.estimate = pool.acquire(kElements * sizeof(float));
@@ -348,13 +341,12 @@ TEST_CASE("a chunk's estimate and residuals come back as they were, whatever add
         const std::span<const std::byte> bytes = std::span<const std::byte>(*memory).subspan(1);
         snapshot.state.residuals.push_back(NodeResidual::of(node, Payload(std::move(memory), bytes)));
       }
-      const auto status = (*writer)->add(snapshot);
-      REQUIRE_MESSAGE(status.has_value(), status.error().message);
+      required(writer->add(snapshot));
     }
-    REQUIRE((*writer)->finish().has_value());
+    REQUIRE(writer->finish().has_value());
   }
   int chunks = 0;
-  const auto status = store->load(info, [&](ChunkIndex chunk, const ChunkState& state) -> Status {
+  required(store->load(info, [&](ChunkIndex chunk, const ChunkState& state) -> Status {
     ++chunks;
     CHECK(sample_matches(state.params.floats(), info.round, chunk, 0));
     REQUIRE(state.slots[0]);
@@ -373,8 +365,7 @@ TEST_CASE("a chunk's estimate and residuals come back as they were, whatever add
       }
     }
     return {};
-  });
-  REQUIRE_MESSAGE(status.has_value(), status.error().message);
+  }));
   CHECK(chunks == 2);
 }
 

@@ -17,6 +17,7 @@
 #include "server/store/records.h"
 #include "server/store/snapshot_file.h"
 #include "server/store/store.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/store/store_samples.h"
 
 namespace tributary::store_refusals_test {
@@ -178,12 +179,11 @@ TEST_CASE("records of a snapshot that do not belong together are refused by name
       std::unique_ptr<rocksdb::DB> db(raw);
       for (const auto& [key, value] : entries) REQUIRE(db->Put(rocksdb::WriteOptions(), key, value).ok());
       std::unique_ptr<rocksdb::Iterator> iterator(db->NewIterator(rocksdb::ReadOptions()));
-      const auto status = read_snapshot(*iterator, record, [](ChunkIndex, const ChunkState&) -> Status {
+      const auto status = failure_of(read_snapshot(*iterator, record, [](ChunkIndex, const ChunkState&) -> Status {
         FAIL("a damaged chunk was handed out");
         return {};
-      });
-      REQUIRE_FALSE(status.has_value());
-      CHECK_MESSAGE(contains(status.error().message, test.expected), status.error().message);
+      }));
+      CHECK_MESSAGE(contains(status.message, test.expected), status.message);
     }
     fs::remove_all(path);
   }
@@ -205,13 +205,12 @@ TEST_CASE("a disk that takes no more bytes fails the snapshot and neither the st
   const auto info = sample_info(7, 20, 4);
   Status status;
   {
-    auto writer = store->begin(info);
-    REQUIRE(writer.has_value());
+    auto writer = required(store->begin(info));
     for (const ChunkIndex chunk : owned(4)) {
-      status = (*writer)->add(sample_chunk(pool, info.job, info.round, chunk, kLarge, kSlots));
+      status = writer->add(sample_chunk(pool, info.job, info.round, chunk, kLarge, kSlots));
       if (!status) break;
     }
-    if (status) status = (*writer)->finish();
+    if (status) status = writer->finish();
   }
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &unlimited) == 0);
   std::signal(SIGXFSZ, previous);

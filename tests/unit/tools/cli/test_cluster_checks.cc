@@ -7,6 +7,7 @@
 #include "common/doctor/check_list.h"
 #include "common/doctor/settings.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tools/cli/cluster_checks.h"
 
 namespace tributary::cli::cluster_checks_test {
@@ -131,13 +132,12 @@ TEST_CASE("What server 0 answers is read, and what is no diagnosis refused") {
               Json::array({{{"section", "s"}, {"name", "n"}, {"level", "note"}, {"found", "f"}, {"advice", "a"}}})},
              {"rates",
               Json::array({{{"server", 1}, {"local", false}, {"bytes_per_s", 5.0}, {"round_trip_s", 0.5}}})}}})}};
-  const auto diagnosis = diagnosis_of(json);
-  REQUIRE(diagnosis);
-  CHECK(diagnosis->servers == 2);
-  REQUIRE(diagnosis->daemons.size() == 1);
-  CHECK_FALSE(diagnosis->daemons[0].server);
-  CHECK(diagnosis->daemons[0].checks[0].level == CheckLevel::kNote);
-  CHECK(diagnosis->daemons[0].rates[0].shard == ShardIndex(1));
+  const auto diagnosis = required(diagnosis_of(json));
+  CHECK(diagnosis.servers == 2);
+  REQUIRE(diagnosis.daemons.size() == 1);
+  CHECK_FALSE(diagnosis.daemons[0].server);
+  CHECK(diagnosis.daemons[0].checks[0].level == CheckLevel::kNote);
+  CHECK(diagnosis.daemons[0].rates[0].shard == ShardIndex(1));
   CHECK_FALSE(diagnosis_of(Json{{"servers", 2}}));
   CHECK_FALSE(diagnosis_of(Json{{"servers", "x"}, {"daemons", 3}}));
 }

@@ -2,6 +2,8 @@
 
 #include <fstream>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/temp_dir.h"
 #include "tools/cli/log_merge.h"
 
@@ -32,30 +34,27 @@ TEST_CASE("lines of several logs come in the order of time, and those without on
   worker << to_json({"2024-05-01T14:00:02.000+02:00", "info", "y", "two"}) << "\n"
          << at(5, "info", "five") << std::flush;
   rank << "epoch 1\n" << at(3, "info", "three") << "unfinished" << std::flush;
-  auto merge = LogMerge::open({dir / "server-0.log", dir / "worker-0.log", dir / "rank-0.log"});
-  REQUIRE(merge);
-  CHECK(read(*merge) == Lines{"rank-0: epoch 1", "server-0: one", "worker-0: two", "rank-0: three", "server-0: four",
-                              "server-0: the rest of four", "worker-0: five"});
-  CHECK(read(*merge).empty());
+  auto merge = required(LogMerge::open({dir / "server-0.log", dir / "worker-0.log", dir / "rank-0.log"}));
+  CHECK(read(merge) == Lines{"rank-0: epoch 1", "server-0: one", "worker-0: two", "rank-0: three", "server-0: four",
+                             "server-0: the rest of four", "worker-0: five"});
+  CHECK(read(merge).empty());
   rank << " no more\n" << std::flush;
   server << at(6, "info", "six") << std::flush;
-  CHECK(read(*merge) == Lines{"rank-0: unfinished no more", "server-0: six"});
+  CHECK(read(merge) == Lines{"rank-0: unfinished no more", "server-0: six"});
 }
 
 TEST_CASE("a line without an end takes a bounded place, and a file that is not there is named") {
   const testing::TempDir dir;
   std::ofstream(dir / "long.log") << std::string(3 * LogMerge::kMaxLine, 'x') << "\n";
   std::ofstream(dir / "empty.log");
-  auto merge = LogMerge::open({dir / "long.log", dir / "empty.log"});
-  REQUIRE(merge);
-  const Lines lines = read(*merge);
+  auto merge = required(LogMerge::open({dir / "long.log", dir / "empty.log"}));
+  const Lines lines = read(merge);
   REQUIRE(lines.size() == 1);
   CHECK(lines[0].size() == LogMerge::kMaxLine + 6);
   for (const std::string& path : {dir / "none.log", std::string(dir.path())}) {
-    const auto none = LogMerge::open({path});
-    REQUIRE_FALSE(none);
-    CHECK(none.error().code == ErrorCode::kIo);
-    CHECK(none.error().message.find(path) != std::string::npos);
+    const auto none = failure_of(LogMerge::open({path}));
+    CHECK(none.code == ErrorCode::kIo);
+    CHECK(testing::contains(none.message, path));
   }
 }
 

@@ -11,6 +11,8 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tools/cluster/line_follower.h"
 #include "tools/cluster/process.h"
 #include "tools/cluster/stop_wait.h"
@@ -37,9 +39,7 @@ std::string contents(const std::string& file) {
 }
 
 Process shell(const std::string& script, const std::string& log = "/dev/null") {
-  auto process = Process::spawn({.argv = {"/bin/sh", "-c", script}, .log_file = log});
-  REQUIRE(process);
-  return std::move(*process);
+  return required(Process::spawn({.argv = {"/bin/sh", "-c", script}, .log_file = log}));
 }
 
 bool alive(pid_t pid) {
@@ -50,11 +50,10 @@ TEST_CASE("a child's output goes to its log file and its exit status comes back"
   TempDir dir;
   const std::string log = dir.path + "/log";
   Process child = shell("echo out; echo err >&2; exit 3", log);
-  const auto status = child.wait(milliseconds(10'000));
-  REQUIRE(status);
-  CHECK(status->code == 3);
-  CHECK(status->signal == 0);
-  CHECK(status->describe() == "exited with status 3");
+  const auto status = required(child.wait(milliseconds(10'000)));
+  CHECK(status.code == 3);
+  CHECK(status.signal == 0);
+  CHECK(status.describe() == "exited with status 3");
   CHECK(contents(log) == "out\nerr\n");
   shell("echo more", log).wait(milliseconds(10'000));
   CHECK(contents(log) == "out\nerr\nmore\n");
@@ -71,10 +70,10 @@ TEST_CASE("standard output may go to a file of its own, and is followed line by 
     return all;
   };
   CHECK(lines().empty());
-  auto child = Process::spawn(
-      {.argv = {"/bin/sh", "-c", "echo one; echo err >&2; echo; printf part"}, .log_file = log, .output_file = output});
-  REQUIRE(child);
-  REQUIRE(child->wait(milliseconds(10'000)));
+  auto child = required(Process::spawn({.argv = {"/bin/sh", "-c", "echo one; echo err >&2; echo; printf part"},
+                                        .log_file = log,
+                                        .output_file = output}));
+  REQUIRE(child.wait(milliseconds(10'000)));
   CHECK(contents(log) == "err\n");
   CHECK(lines() == std::vector<std::string>{"one", ""});
   std::ofstream(output, std::ios::app) << "ial\nend";
@@ -106,7 +105,7 @@ TEST_CASE("a signal reaches what a child started, too, and what it left behind c
     for (int i = 0; i < 2000 && !ended; ++i) {
       std::this_thread::sleep_for(milliseconds(5));
       const std::string stat = contents("/proc/" + std::to_string(pid) + "/stat");
-      ended = stat.empty() || stat.find(") Z") != std::string::npos;
+      ended = stat.empty() || testing::contains(stat, ") Z");
     }
     CHECK(ended);
   }
@@ -114,26 +113,23 @@ TEST_CASE("a signal reaches what a child started, too, and what it left behind c
 
 TEST_CASE("a child gets the caller's environment with additions and replacements") {
   TempDir dir;
-  auto child = Process::spawn({.argv = {"/bin/sh", "-c", "echo $RANK:$HOME:$PATH"},
-                               .log_file = dir.path + "/log",
-                               .environment = {{"RANK", "3"}, {"HOME", "/nowhere"}}});
-  REQUIRE(child);
-  REQUIRE(child->wait(milliseconds(10'000)));
+  auto child = required(Process::spawn({.argv = {"/bin/sh", "-c", "echo $RANK:$HOME:$PATH"},
+                                        .log_file = dir.path + "/log",
+                                        .environment = {{"RANK", "3"}, {"HOME", "/nowhere"}}}));
+  REQUIRE(child.wait(milliseconds(10'000)));
   CHECK(contents(dir.path + "/log") == "3:/nowhere:" + std::string(::getenv("PATH")) + "\n");
 }
 
 TEST_CASE("a program that does not exist is an error that names it") {
-  const auto child = Process::spawn({.argv = {"/nowhere/tributary-server"}});
-  REQUIRE_FALSE(child);
-  CHECK(child.error().code == ErrorCode::kIo);
-  CHECK(child.error().message.find("/nowhere/tributary-server") != std::string::npos);
-  CHECK(child.error().message.find("No such file") != std::string::npos);
+  const auto child = failure_of(Process::spawn({.argv = {"/nowhere/tributary-server"}}));
+  CHECK(child.code == ErrorCode::kIo);
+  CHECK(testing::contains(child.message, "/nowhere/tributary-server"));
+  CHECK(testing::contains(child.message, "No such file"));
 }
 
 TEST_CASE("a log file that cannot be opened is an error that names it") {
-  const auto child = Process::spawn({.argv = {"/bin/true"}, .log_file = "/nowhere/log"});
-  REQUIRE_FALSE(child);
-  CHECK(child.error().message.find("/nowhere/log") != std::string::npos);
+  const auto child = failure_of(Process::spawn({.argv = {"/bin/true"}, .log_file = "/nowhere/log"}));
+  CHECK(testing::contains(child.message, "/nowhere/log"));
 }
 
 TEST_CASE("waiting for a child that lives gives up after the time-out") {
@@ -211,14 +207,13 @@ TEST_CASE("a child keeps no descriptor of the caller's but the one it is given")
   const int other = ::fcntl(STDERR_FILENO, F_DUPFD, 100);
   REQUIRE(kept >= 100);
   REQUIRE(other >= 100);
-  auto child = Process::spawn({.argv = {"/bin/sh", "-c", "for f in /proc/$$/fd/*; do echo ${f##*/}; done"},
-                               .log_file = dir.path + "/log",
-                               .inherit_fd = kept});
-  REQUIRE(child);
-  REQUIRE(child->wait(milliseconds(10'000)));
+  auto child = required(Process::spawn({.argv = {"/bin/sh", "-c", "for f in /proc/$$/fd/*; do echo ${f##*/}; done"},
+                                        .log_file = dir.path + "/log",
+                                        .inherit_fd = kept}));
+  REQUIRE(child.wait(milliseconds(10'000)));
   const std::string fds = "\n" + contents(dir.path + "/log");
-  CHECK(fds.find("\n" + std::to_string(kept) + "\n") != std::string::npos);
-  CHECK(fds.find("\n" + std::to_string(other) + "\n") == std::string::npos);
+  CHECK(testing::contains(fds, "\n" + std::to_string(kept) + "\n"));
+  CHECK_FALSE(testing::contains(fds, "\n" + std::to_string(other) + "\n"));
   ::close(kept);
   ::close(other);
 }

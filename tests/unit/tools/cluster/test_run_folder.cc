@@ -6,6 +6,8 @@
 #include <set>
 #include <string>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/temp_dir.h"
 #include "tools/cluster/local_cluster.h"
 #include "tools/cluster/run_folder.h"
@@ -49,11 +51,10 @@ TEST_CASE("a fresh cluster in a folder of somebody else is refused, and every fi
   }
   put(folder + "/paper.tex");
   const auto before = files_in(folder);
-  const auto started = LocalCluster::start(options_in(folder));
-  REQUIRE_FALSE(started.has_value());
-  CHECK(started.error().code == ErrorCode::kInvalidArgument);
-  CHECK(started.error().message.find("is no run of tributary") != std::string::npos);
-  CHECK(started.error().message.find("--base-dir") != std::string::npos);
+  const auto started = failure_of(LocalCluster::start(options_in(folder)));
+  CHECK(started.code == ErrorCode::kInvalidArgument);
+  CHECK(contains(started.message, "is no run of tributary"));
+  CHECK(contains(started.message, "--base-dir"));
   CHECK(files_in(folder) == before);
 }
 

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "common/config/config_toml.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tools/lab/lab_config.h"
 
 namespace tributary::lab::lab_config_test {
@@ -15,16 +17,13 @@ const std::string kHosts =
     "[[hosts]]\nname = \"w\"\ncount = 2\nruns = \"worker\"\n[[hosts]]\nname = \"s\"\nruns = \"server\"\n";
 
 LabConfig parsed(const std::string& text) {
-  auto config = parse_lab_config(text, "lab.toml", "/labs");
-  REQUIRE_MESSAGE(config, config.error().message);
-  return *config;
+  return required(parse_lab_config(text, "lab.toml", "/labs"));
 }
 
 std::string refused(const std::string& text) {
-  const auto config = parse_lab_config(text, "lab.toml", "/labs");
-  REQUIRE_FALSE(config);
-  CHECK(config.error().code == ErrorCode::kConfig);
-  return config.error().message;
+  const auto config = failure_of(parse_lab_config(text, "lab.toml", "/labs"));
+  CHECK(config.code == ErrorCode::kConfig);
+  return config.message;
 }
 
 TEST_CASE("groups of hosts become hosts with numbers, in the order of the file") {
@@ -87,7 +86,7 @@ TEST_CASE("the job is found beside the lab file, and variants keep their order")
 TEST_CASE("mistakes in a lab file are named with their line, key and cure") {
   const auto has = [](const std::string& message, const std::string& part) {
     INFO(message);
-    CHECK(message.find(part) != std::string::npos);
+    CHECK(testing::contains(message, part));
   };
   has(refused(kHead), "a lab needs hosts");
   has(refused(kHead + "[network]\nrate_mbit = 0.5\n" + kHosts), "lab.toml:4: network.rate_mbit = 0.5");
@@ -122,17 +121,16 @@ TEST_CASE("every lab file that comes along is right, and so are the jobs and var
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(TRIBUTARY_SOURCE_DIR "/configs")) {
     if (!entry.path().filename().string().starts_with("lab-")) continue;
-    const auto config = load_lab_config(entry.path().string());
-    REQUIRE_MESSAGE(config, config.error().message);
-    CHECK(config->name + ".toml" == entry.path().filename().string());
+    const auto config = required(load_lab_config(entry.path().string()));
+    CHECK(config.name + ".toml" == entry.path().filename().string());
     ++files;
-    if (config->job.file.empty()) continue;
-    std::vector<LabVariant> variants = config->variants;
+    if (config.job.file.empty()) continue;
+    std::vector<LabVariant> variants = config.variants;
     variants.push_back({});
     for (const LabVariant& variant : variants) {
-      std::vector<std::string> overrides = config->job.overrides;
+      std::vector<std::string> overrides = config.job.overrides;
       overrides.insert(overrides.end(), variant.overrides.begin(), variant.overrides.end());
-      const auto job = load_job_config(variant.file.empty() ? config->job.file : variant.file, overrides);
+      const auto job = load_job_config(variant.file.empty() ? config.job.file : variant.file, overrides);
       CHECK_MESSAGE(job, job.error().message);
     }
   }

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "tests/unit/required.h"
 #include "tools/lab/counters.h"
 #include "tools/lab/link_check.h"
 #include "tools/lab/step_times.h"
@@ -10,21 +11,19 @@ namespace tributary::lab::lab_counters_test {
 namespace {
 
 TEST_CASE("the limits are found among the queues that tc lists") {
-  const auto queues = parse_queues(
+  const auto queues = required(parse_queues(
       R"([{"kind":"noqueue","dev":"lo","root":true,"bytes":7,"packets":1,"drops":0},
           {"kind":"tbf","handle":"8001:","dev":"eth0","root":true,"refcnt":3,"options":{"rate":31250000},
            "bytes":125255746,"packets":82754,"drops":3,"overlimits":5423,"requeues":0,"backlog":0,"qlen":0},
-          {"kind":"bfifo","dev":"eth0","parent":"8001:1","bytes":1,"packets":1,"drops":0}])");
-  REQUIRE(queues);
-  REQUIRE(queues->size() == 1);
-  CHECK(queues->at("eth0").bytes == 125'255'746);
-  CHECK(queues->at("eth0").packets == 82'754);
-  CHECK(queues->at("eth0").drops == 3);
-  CHECK(queues->at("eth0").overlimits == 5423);
+          {"kind":"bfifo","dev":"eth0","parent":"8001:1","bytes":1,"packets":1,"drops":0}])"));
+  REQUIRE(queues.size() == 1);
+  CHECK(queues.at("eth0").bytes == 125'255'746);
+  CHECK(queues.at("eth0").packets == 82'754);
+  CHECK(queues.at("eth0").drops == 3);
+  CHECK(queues.at("eth0").overlimits == 5423);
   for (const char* text : {"", "{}", "[{}]", R"([{"kind":"tbf","root":true,"dev":"eth0"}])"}) {
-    const auto bad = parse_queues(text);
-    REQUIRE_FALSE(bad);
-    CHECK(bad.error().code == ErrorCode::kMalformed);
+    const auto bad = failure_of(parse_queues(text));
+    CHECK(bad.code == ErrorCode::kMalformed);
   }
 }
 
@@ -39,12 +38,11 @@ TEST_CASE("an interface's bytes and drops are read from proc") {
       "  eth0:  128206    1932    0    4    0     0          0         0 119920834    1922    0    5    0     0       "
       "0  "
       "        0\n";
-  const auto counters = parse_interface(text, "eth0");
-  REQUIRE(counters);
-  CHECK(counters->received_bytes == 128'206);
-  CHECK(counters->sent_bytes == 119'920'834);
-  CHECK(counters->received_drops == 4);
-  CHECK(counters->sent_drops == 5);
+  const auto counters = required(parse_interface(text, "eth0"));
+  CHECK(counters.received_bytes == 128'206);
+  CHECK(counters.sent_bytes == 119'920'834);
+  CHECK(counters.received_drops == 4);
+  CHECK(counters.sent_drops == 5);
   CHECK(parse_interface(text, "eth").error().code == ErrorCode::kNotFound);
   CHECK(parse_interface("eth0: 1 2\n", "eth0").error().code == ErrorCode::kMalformed);
 }
@@ -76,11 +74,10 @@ TEST_CASE("differences of counters never wrap") {
 }
 
 TEST_CASE("iperf3's goodput is what was received, and its errors are told") {
-  const auto good = parse_iperf(
-      R"({"end":{"sum_sent":{"bits_per_second":240.5e6,"retransmits":7},"sum_received":{"bits_per_second":238.75e6}}})");
-  REQUIRE(good);
-  CHECK(good->first == doctest::Approx(238.75));
-  CHECK(good->second == 7);
+  const auto good = required(parse_iperf(
+      R"({"end":{"sum_sent":{"bits_per_second":240.5e6,"retransmits":7},"sum_received":{"bits_per_second":238.75e6}}})"));
+  CHECK(good.first == doctest::Approx(238.75));
+  CHECK(good.second == 7);
   CHECK(parse_iperf(R"({"error":"unable to connect"})").error().message == "iperf3: unable to connect");
   CHECK(parse_iperf("{}").error().code == ErrorCode::kMalformed);
 }
@@ -92,12 +89,11 @@ TEST_CASE("a link within three per cent of its payload share is right, and survi
   CHECK_FALSE(c.ok());
   c.mbit = 1.04 * c.expected_mbit;
   CHECK_FALSE(c.ok());
-  const auto back = link_check_from(nlohmann::json::parse(to_json(c).dump()));
-  REQUIRE(back);
-  CHECK(back->from == "a");
-  CHECK(back->to == "b");
-  CHECK(back->mbit == c.mbit);
-  CHECK(back->retransmits == 2);
+  const auto back = required(link_check_from(nlohmann::json::parse(to_json(c).dump())));
+  CHECK(back.from == "a");
+  CHECK(back.to == "b");
+  CHECK(back.mbit == c.mbit);
+  CHECK(back.retransmits == 2);
   CHECK_FALSE(link_check_from(nlohmann::json::object()));
 }
 

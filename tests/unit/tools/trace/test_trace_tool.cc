@@ -7,6 +7,8 @@
 #include <set>
 #include <tuple>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tools/trace/trace_clocks.h"
 #include "tools/trace/trace_file.h"
 #include "tools/trace/trace_sums.h"
@@ -302,21 +304,20 @@ TEST_CASE("parts of other programs are refused, not believed") {
   using Json = nlohmann::ordered_json;
   CHECK_FALSE(trace::data_of(Json{{"job", "x"}}));
   CHECK_FALSE(trace::data_of(Json{{"job", "x"}, {"first", 9u}, {"last", 3u}, {"lost", 0u}}));
-  auto data = trace::data_of(Json{{"job", "x"}, {"first", 3u}, {"last", 9u}, {"lost", 0u}});
-  REQUIRE(data);
+  auto data = required(trace::data_of(Json{{"job", "x"}, {"first", 3u}, {"last", 9u}, {"lost", 0u}}));
   Json piece = {{"daemon", "worker"}, {"number", 1u}, {"track", 1u},
                 {"index", 0u},        {"lost", 0u},   {"events", Json::array({Json::array({0u, 1u, 2u, 0u, 5u, 6u})})}};
-  CHECK(add_piece(*data, piece));
-  CHECK(add_piece(*data, piece));
-  REQUIRE(data->tracks.size() == 1u);
-  CHECK(data->tracks[0].events.size() == 2u);
+  CHECK(add_piece(data, piece));
+  CHECK(add_piece(data, piece));
+  REQUIRE(data.tracks.size() == 1u);
+  CHECK(data.tracks[0].events.size() == 2u);
   for (const Json& row : {Json::array({99u, 1u, 2u, 0u, 5u, 6u}), Json::array({0u, 256u, 2u, 0u, 5u, 6u}),
                           Json::array({0u, 1u, 2u, 0u, 6u, 5u}), Json::array({0u, 1u, 2u, 0u, 5u}), Json("x")}) {
     piece["events"] = Json::array({row});
-    CHECK_FALSE(add_piece(*data, piece));
+    CHECK_FALSE(add_piece(data, piece));
   }
   piece["track"] = 3;
-  CHECK_FALSE(add_piece(*data, piece));
+  CHECK_FALSE(add_piece(data, piece));
 }
 
 TEST_CASE("the verdict names what is busy for the longest, and by how much") {
@@ -329,17 +330,17 @@ TEST_CASE("the verdict names what is busy for the longest, and by how much") {
   CHECK(computing.binding == Binding::kComputing);
   CHECK(computing.busy_s == doctest::Approx(1e-3));
   CHECK(words.starts_with("computing binds this job: of a round of "));
-  CHECK(words.find("(86 %)") != std::string::npos);
-  CHECK(words.find("computing twice as fast") != std::string::npos);
+  CHECK(testing::contains(words, "(86 %)"));
+  CHECK(testing::contains(words, "computing twice as fast"));
   const auto [network, network_words] = judged({.compute = 100, .way = 4000});
   CHECK(network.binding == Binding::kNetwork);
   CHECK(network_words.starts_with("network binds this job"));
   const auto [servers, server_words] = judged({.compute = 100, .step = 3000});
   CHECK(servers.binding == Binding::kServers);
-  CHECK(server_words.find("twice the lanes") != std::string::npos);
+  CHECK(testing::contains(server_words, "twice the lanes"));
   const auto [memory, memory_words] = judged({.compute = 100, .reduce = 900});
   CHECK(memory.binding == Binding::kMemory);
-  CHECK(memory_words.find("summing on GPUs") != std::string::npos);
+  CHECK(testing::contains(memory_words, "summing on GPUs"));
 }
 
 TEST_CASE("where the network binds, the cost model says what would help") {
@@ -355,16 +356,16 @@ TEST_CASE("where the network binds, the cost model says what would help") {
     if (i > 0) CHECK(remedies[i].round_s >= remedies[i - 1].round_s);
   }
   const std::string words = in_words(verdict, sums, remedies);
-  CHECK(words.find("links twice as fast") != std::string::npos);
-  CHECK(words.find("one more server machine") != std::string::npos);
-  CHECK(words.find("bf16") != std::string::npos);
+  CHECK(testing::contains(words, "links twice as fast"));
+  CHECK(testing::contains(words, "one more server machine"));
+  CHECK(testing::contains(words, "bf16"));
 }
 
 TEST_CASE("a node that the others wait for is named") {
   const Sums sums = sums_of({.nodes = 3, .late_node = 2, .late = 400});
   CHECK(sums.nodes[2].last_share == doctest::Approx(1.0));
   CHECK(sums.nodes[2].late_s == doctest::Approx(400e-6));
-  CHECK(in_words(verdict_of(sums), sums, {}).find("Node 2 is waited for") != std::string::npos);
+  CHECK(testing::contains(in_words(verdict_of(sums), sums, {}), "Node 2 is waited for"));
 }
 
 }  // namespace tributary::trace::trace_tool_test

@@ -15,6 +15,7 @@
 
 #include "common/config/job_plan.h"
 #include "tests/fake_device/fake_device_api.h"
+#include "tests/unit/required.h"
 #include "worker/allreduce/allreduce_engine.h"
 #include "worker/device/settle_pace.h"
 
@@ -66,9 +67,8 @@ class EngineCluster {
     api = std::make_shared<FakeDeviceApi>(options);
     const ShardSlots slots{};
     // Two tensors, so that there is padding between them, each of a group of its own.
-    auto made = Layout::make({{"a", {setup.elements - 37}}, {"b", {21}, 1}}, kEngineChunk, {&slots, 1});
-    REQUIRE(made);
-    layout = std::make_shared<const Layout>(std::move(*made));
+    auto made = required(Layout::make({{"a", {setup.elements - 37}}, {"b", {21}, 1}}, kEngineChunk, {&slots, 1}));
+    layout = std::make_shared<const Layout>(std::move(made));
     JobConfig config;
     config.optimizer = default_optimizer(setup.optimizer);
     config.optimizer.lr = 0.01;
@@ -239,13 +239,11 @@ class EngineCluster {
     plan.flat = setup_.algorithm == "flat";
     plan.nodes = setup_.nodes;
     plan.rank = NodeRank(n);
-    auto devices = AllreduceDevices::create(api, plan, static_cast<std::uint32_t>(job->optimizer->slots()),
-                                            setup_.timeout_ms * 1'000'000);
-    REQUIRE(devices);
-    node.devices = *devices;
-    auto engine = AllreduceEngine::create(node.devices, job, Round(0), node);
-    REQUIRE(engine);
-    node.engine = std::move(*engine);
+    auto devices = required(AllreduceDevices::create(api, plan, static_cast<std::uint32_t>(job->optimizer->slots()),
+                                                     setup_.timeout_ms * 1'000'000));
+    node.devices = devices;
+    auto engine = required(AllreduceEngine::create(node.devices, job, Round(0), node));
+    node.engine = std::move(engine);
     node.host = host_state(node.host_parameters);
     for (std::uint32_t c = 0; c < layout->chunks(); ++c) node.versions[c] = 0;
   }

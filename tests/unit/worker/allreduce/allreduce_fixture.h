@@ -20,6 +20,7 @@
 #include "common/daemon/log.h"
 #include "common/math/fused_step.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/worker/node/worker_lane_fixture.h"
 #include "worker/allreduce/allreduce_lane.h"
 #include "worker/allreduce/replica_checkpoints.h"
@@ -60,9 +61,7 @@ inline JobConfig cluster_config(const ClusterOptions& options) {
 // Five buckets, the last of them short; a tensor over several buckets, and several in one.
 inline Layout cluster_layout(std::uint64_t chunk_elements) {
   const ShardSlots one{};
-  auto layout = Layout::make({{"a", {5000}}, {"b", {100}}, {"c", {3000}}, {"d", {17}}}, chunk_elements, {&one, 1});
-  REQUIRE(layout);
-  return std::move(*layout);
+  return required(Layout::make({{"a", {5000}}, {"b", {100}}, {"c", {3000}}, {"d", {17}}}, chunk_elements, {&one, 1}));
 }
 
 inline std::shared_ptr<const ViewPlan> cluster_view(const ClusterOptions& options) {
@@ -116,9 +115,8 @@ class AllreduceCluster {
       node.cluster = this;
       WorkerConfig config{.address = "127.0.0.1", .collective_timeout_ms = options_.timeout_ms};
       if (n == options_.keeper) config.store_path = options_.store;
-      auto started = AllreduceLane::start(config, node.failures, node, logger_, options_.streams);
-      REQUIRE(started);
-      node.lane = std::move(*started);
+      auto started = required(AllreduceLane::start(config, node.failures, node, logger_, options_.streams));
+      node.lane = std::move(started);
     }
   }
   ~AllreduceCluster() {
@@ -134,9 +132,8 @@ class AllreduceCluster {
       NodeJobSpec spec{.view = cluster_view(options_), .node = NodeRank(n), .ranks = options_.ranks};
       if (spec.view->resumes) spec.values_from = NodeRank(options_.keeper);
       spec.allreduce_devices = devices_of(n, spec.view->layout);
-      auto made = NodeJob::create(std::move(spec), 1, budget_);
-      REQUIRE(made);
-      nodes_[n]->job = std::move(*made);
+      auto made = required(NodeJob::create(std::move(spec), 1, budget_));
+      nodes_[n]->job = std::move(made);
       nodes_[n]->lane->open(nodes_[n]->job);
     }
   }
@@ -280,10 +277,10 @@ class AllreduceCluster {
     plan.nodes = options_.nodes;
     plan.rank = NodeRank(n);
     const auto optimizer = make_optimizer(cluster_config(options_).optimizer);
-    auto made = AllreduceDevices::create(options_.devices, plan, static_cast<std::uint32_t>(optimizer->slots()),
-                                         std::uint64_t{options_.timeout_ms} * 1'000'000);
-    REQUIRE(made);
-    return *made;
+    auto made =
+        required(AllreduceDevices::create(options_.devices, plan, static_cast<std::uint32_t>(optimizer->slots()),
+                                          std::uint64_t{options_.timeout_ms} * 1'000'000));
+    return made;
   }
   static void copy_here(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 
@@ -332,7 +329,7 @@ inline void check_that_other_bits_are_noticed(const ClusterOptions& options) {
     const LaneFailure failure = cluster.node(0).failures.all().front();
     CHECK(failure.kind == LaneFailure::Kind::kRefused);
     INFO(failure.error.message);
-    CHECK(failure.error.message.find("the nodes hold different parameters") != std::string::npos);
+    CHECK(contains(failure.error.message, "the nodes hold different parameters"));
     cluster.end();
   }
 }

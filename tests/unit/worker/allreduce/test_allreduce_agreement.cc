@@ -2,6 +2,7 @@
 // trainers.
 #include <doctest/doctest.h>
 
+#include "tests/unit/required.h"
 #include "tests/unit/worker/device/device_node_fixture.h"
 #include "tests/unit/worker/node_fixture.h"
 #include "worker/allreduce/allreduce_lane.h"
@@ -29,13 +30,12 @@ struct Member {
   }
   void welcome(std::uint32_t view = 1) {
     JobWelcome welcome;
-    const auto layout = bucket_layout(small_model(), 4096);
-    REQUIRE(layout);
+    const auto layout = required(bucket_layout(small_model(), 4096));
     welcome.name = "a-job";
     welcome.job = JobId(99);
     welcome.view = ViewId(view);
-    welcome.chunk_elements = layout->chunk_elements();
-    welcome.owners = layout->owners();
+    welcome.chunk_elements = layout.chunk_elements();
+    welcome.owners = layout.owners();
     welcome.nodes = count;
     node.server->on_control(welcome);
   }

@@ -1,6 +1,7 @@
 // All-reduce over devices: values, order, failures. On simulated devices, whose operations run in any order that the
 // streams allow.
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/worker/allreduce/allreduce_engine_fixture.h"
 
 namespace tributary::allreduce_engine_test {
@@ -287,10 +288,9 @@ TEST_CASE("a hanging collective of a node alone has a time-out, one over nodes w
   cluster.now_ns += 3'600'000'000'000;
   for (int i = 0; i < 20'000; ++i) cluster.turn();
   CHECK_FALSE(cluster.failed());
-  const auto waits = cluster.nodes[0]->engine->oldest();
-  REQUIRE(waits);
-  CHECK(waits->round == Round(1));
-  CHECK(waits->chunk == cluster.nodes[0]->engine->plan().chunk_of(cluster.nodes[0]->engine->plan().groups() - 1, 0));
+  const auto waits = required(cluster.nodes[0]->engine->oldest());
+  CHECK(waits.round == Round(1));
+  CHECK(waits.chunk == cluster.nodes[0]->engine->plan().chunk_of(cluster.nodes[0]->engine->plan().groups() - 1, 0));
   CHECK_FALSE(cluster.nodes[1]->engine->oldest());
   cluster.ready(1, 1);
   cluster.step_reference(2);

@@ -1,5 +1,7 @@
 #include <fstream>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/stepping_optimizers.h"
 #include "tests/unit/temp_dir.h"
 #include "tests/unit/worker/allreduce/allreduce_fixture.h"
@@ -119,7 +121,7 @@ TEST_CASE("node 0 says what the end of a view left on its disk: nothing without 
   const SnapshotDone failed = said_at_the_end({.nodes = 2, .store = file});
   CHECK_FALSE(failed.ok);
   CHECK(failed.message.find("node 0's checkpoint of round 3: ") == 0);
-  CHECK(failed.message.find("this node has no other") != std::string::npos);
+  CHECK(contains(failed.message, "this node has no other"));
   said_at_the_end({.nodes = 2, .store = directory.path()}, false);
   // A stop before the first parameters were there.
   const SnapshotDone early = said_at_the_end({.nodes = 2, .store = directory.path()}, true, 0);
@@ -143,20 +145,18 @@ TEST_CASE("checkpoints are written while training goes on, and hold one round ea
     cluster.train(round, round);
     servers.round(round, 2, 2);
     after.push_back(servers.parameters());
-    const auto found = checkpoints.newest();
-    REQUIRE(found);
-    if (*found == newest) continue;
-    newest = *found;
+    const auto found = required(checkpoints.newest());
+    if (found == newest) continue;
+    newest = found;
     ++seen;
     check_checkpoint(options, newest, after[newest.value]);
   }
   // The view ends without a good end: what was being written is finished, and no other is added.
   const std::uint64_t last = after.size() - 1;
   cluster.end();
-  const auto standing = checkpoints.newest();
-  REQUIRE(standing);
-  CHECK(standing->value >= newest.value);
-  CHECK(standing->value <= last);
+  const auto standing = required(checkpoints.newest());
+  CHECK(standing.value >= newest.value);
+  CHECK(standing.value <= last);
 }
 
 TEST_CASE("a replica that is not the others' any more is noticed, and ends the view on all nodes") {
@@ -177,7 +177,7 @@ TEST_CASE("a lost node ends the view on its neighbour, while the coordinator's w
   cluster.node(1).lane->close(cluster.node(1).job, false);
   const LaneFailure failure = cluster.node(0).failures.await();
   CHECK(failure.kind == LaneFailure::Kind::kViewOver);
-  CHECK(failure.error.message.find("node 0 of 2") != std::string::npos);
+  CHECK(contains(failure.error.message, "node 0 of 2"));
   cluster.end();
   CHECK(cluster.node(0).failures.all().size() == 1);
 }
@@ -187,7 +187,7 @@ TEST_CASE("a node that never comes is named when its time is up") {
   cluster.open([](std::uint32_t n) { return n == 0; });
   const LaneFailure failure = cluster.node(0).failures.await();
   CHECK(failure.kind == LaneFailure::Kind::kRefused);
-  CHECK(failure.error.message.find("node 1 has not said its address for 200 ms") != std::string::npos);
+  CHECK(contains(failure.error.message, "node 1 has not said its address for 200 ms"));
   cluster.end();
 }
 
@@ -233,19 +233,17 @@ TEST_CASE("an address that is none of this machine's is refused with what to set
   WorkerConfig config;
   for (const char* address : {"192.0.2.1", "no such name"}) {
     config.address = address;
-    auto lane = AllreduceLane::start(config, failures, nobody, quiet_logger());
-    REQUIRE(lane);
+    auto lane = required(AllreduceLane::start(config, failures, nobody, quiet_logger()));
     NodeJobSpec spec;
     spec.view = cluster_view(options);
-    auto job = NodeJob::create(std::move(spec), 1, std::make_shared<MemoryBudget>(64u << 20));
-    REQUIRE(job);
+    auto job = required(NodeJob::create(std::move(spec), 1, std::make_shared<MemoryBudget>(64u << 20)));
     const std::size_t before = failures.all().size();
-    (*lane)->open(*job);
+    lane->open(job);
     REQUIRE(eventually([&] { return failures.all().size() > before; }));
     const LaneFailure failure = failures.all().back();
     CHECK(failure.kind == LaneFailure::Kind::kRefused);
-    CHECK(failure.error.message.find(address) != std::string::npos);
-    CHECK(failure.error.message.find("[worker] address") != std::string::npos);
+    CHECK(contains(failure.error.message, address));
+    CHECK(contains(failure.error.message, "[worker] address"));
   }
 }
 

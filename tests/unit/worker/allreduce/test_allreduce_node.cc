@@ -4,6 +4,7 @@
 
 #include "common/config/config_check.h"
 #include "common/config/job_json.h"
+#include "tests/unit/required.h"
 #include "tests/unit/worker/node_fixture.h"
 #include "worker/local_address.h"
 
@@ -162,13 +163,12 @@ TEST_CASE("an all-reduce job is opened with what its lane must know, and its tra
   auto attached = node.attach(ring_options(node, 1, 4));
   node.coordinator.await<JoinJob>();
   JobWelcome welcome;
-  const auto layout = bucket_layout(small_model(), 4096);
-  REQUIRE(layout);
+  const auto layout = required(bucket_layout(small_model(), 4096));
   welcome.name = "a-job";
   welcome.job = JobId(99);
   welcome.view = ViewId(1);
-  welcome.chunk_elements = layout->chunk_elements();
-  welcome.owners = layout->owners();
+  welcome.chunk_elements = layout.chunk_elements();
+  welcome.owners = layout.owners();
   welcome.node = NodeRank(1);
   welcome.nodes = 4;
   node.server->on_control(welcome);
@@ -230,9 +230,8 @@ TEST_CASE("this machine's address is the one that the route to the coordinator h
   CHECK(*local_address_towards("tcp://127.0.0.1:7070") == "127.0.0.1");
   CHECK(*local_address_towards("tcp://localhost:7070") == "127.0.0.1");
   CHECK(*local_address_towards("ipc:///tmp/coordinator") == "127.0.0.1");
-  const auto unknown = local_address_towards("tcp://no-such-host.invalid:7070");
-  REQUIRE_FALSE(unknown);
-  CHECK(contains(unknown.error().message, "no-such-host.invalid"));
+  const auto unknown = failure_of(local_address_towards("tcp://no-such-host.invalid:7070"));
+  CHECK(contains(unknown.message, "no-such-host.invalid"));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 // All-reduce lanes whose ranks are on devices: as test_allreduce_lane.cc, with NCCL (simulated) in the place of Gloo's
 // rings.
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/stepping_optimizers.h"
 #include "tests/unit/temp_dir.h"
 #include "tests/unit/worker/allreduce/allreduce_fixture.h"
@@ -105,10 +107,9 @@ TEST_CASE("checkpoints of jobs on devices are taken while training goes on, and 
     cluster.train(round, round);
     servers.round(round, 4, 4);
     after.push_back(servers.parameters());
-    const auto found = checkpoints.newest();
-    REQUIRE(found);
-    if (*found == newest) continue;
-    newest = *found;
+    const auto found = required(checkpoints.newest());
+    if (found == newest) continue;
+    newest = found;
     check_checkpoint(on.options, newest, after[newest.value]);
     if (round > 20) break;
   }
@@ -132,7 +133,7 @@ TEST_CASE("a lost node ends the view of a job on devices, and what hangs is abor
   cluster.node(1).lane->close(cluster.node(1).job, false);
   const LaneFailure failure = cluster.node(0).failures.await();
   CHECK(failure.kind == LaneFailure::Kind::kViewOver);
-  CHECK(failure.error.message.find("node 0 of 2") != std::string::npos);
+  CHECK(contains(failure.error.message, "node 0 of 2"));
   cluster.end();
   CHECK(on.api->aborted() == 2);
 }
@@ -146,8 +147,7 @@ TEST_CASE("an error of NCCL ends the view with its words, on the node that has i
   const LaneFailure failure = cluster.node(1).failures.await();
   CHECK(failure.kind == LaneFailure::Kind::kRefused);
   CHECK(failure.error.code == ErrorCode::kDevice);
-  CHECK(failure.error.message.find("node 1 of 2, summing: all-reduce over GPUs failed: device 0 (fake:1") !=
-        std::string::npos);
+  CHECK(contains(failure.error.message, "node 1 of 2, summing: all-reduce over GPUs failed: device 0 (fake:1"));
   cluster.end();
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("nodes that do not find each other through NCCL are told in time") {
   AllreduceCluster cluster(on.options);
   cluster.open();
   const LaneFailure failure = cluster.node(0).failures.await();
-  CHECK(failure.error.message.find("took longer than 300 ms") != std::string::npos);
+  CHECK(contains(failure.error.message, "took longer than 300 ms"));
   cluster.end();
 }
 

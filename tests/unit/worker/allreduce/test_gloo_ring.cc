@@ -4,6 +4,8 @@
 #include <future>
 #include <thread>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "worker/allreduce/gloo_ring.h"
 
 namespace tributary::gloo_ring_test {
@@ -38,14 +40,11 @@ class Values final : public RingSource {
 struct Ring {
   explicit Ring(std::uint32_t size, milliseconds patience = milliseconds(0),
                 milliseconds timeout = milliseconds(10'000)) {
-    auto made = GlooDevice::create("127.0.0.1");
-    REQUIRE(made);
-    device = *made;
+    device = required(GlooDevice::create("127.0.0.1"));
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       GlooRing::Options options{.rank = rank, .size = size, .timeout = timeout, .patience = patience};
-      auto ring = GlooRing::create(device, options);
-      REQUIRE(ring);
-      members.push_back(std::move(*ring));
+      auto ring = required(GlooRing::create(device, options));
+      members.push_back(std::move(ring));
     }
   }
   void connect() {
@@ -134,9 +133,8 @@ TEST_CASE("abort wakes a member that waits for another, and connections stay for
       std::async(std::launch::async, [&] { return ring.members[0]->allreduce(values.data(), 1000, source); });
   CHECK(waiting.wait_for(milliseconds(50)) == std::future_status::timeout);
   ring.members[0]->abort();
-  const Status status = waiting.get();
-  REQUIRE_FALSE(status);
-  CHECK(status.error().code == ErrorCode::kStopped);
+  const auto status = failure_of(waiting.get());
+  CHECK(status.code == ErrorCode::kStopped);
   CHECK(ring.members[0]->allreduce(values.data(), 1000, source).error().code == ErrorCode::kStopped);
 }
 
@@ -156,10 +154,9 @@ TEST_CASE("a member that does not come is waited for no longer than the patience
   ring.connect();
   std::vector<float> values(1000);
   Values source(values);
-  const Status status = ring.members[1]->allreduce(values.data(), 1000, source);
-  REQUIRE_FALSE(status);
-  CHECK(status.error().code == ErrorCode::kTimeout);
-  CHECK(status.error().message.find("members 0, 1 and 0 of a ring of 2") != std::string::npos);
+  const auto status = failure_of(ring.members[1]->allreduce(values.data(), 1000, source));
+  CHECK(status.code == ErrorCode::kTimeout);
+  CHECK(testing::contains(status.message, "members 0, 1 and 0 of a ring of 2"));
 }
 
 TEST_CASE("who watches hears of a broken connection, of a goodbye, and of a call") {
@@ -169,9 +166,8 @@ TEST_CASE("who watches hears of a broken connection, of a goodbye, and of a call
   auto watching = std::async(std::launch::async, [&] { return ring.members[1]->watch(); });
   SUBCASE("a broken connection") {
     ring.members[0].reset();
-    const Status status = watching.get();
-    REQUIRE_FALSE(status);
-    CHECK(status.error().code == ErrorCode::kUnavailable);
+    const auto status = failure_of(watching.get());
+    CHECK(status.code == ErrorCode::kUnavailable);
   }
   SUBCASE("a call, and then goodbyes") {
     ring.members[1]->rouse();
@@ -235,10 +231,9 @@ TEST_CASE("the time-out counts from the moment all have contributed, and not bef
   const bool over = waiting.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
   CHECK(over);
   if (!over) ring.members[0]->abort();
-  const Status status = waiting.get();
-  REQUIRE_FALSE(status);
-  CHECK(status.error().code == ErrorCode::kTimeout);
-  CHECK(status.error().message.find("members 1, 0 and 1 of a ring of 2") != std::string::npos);
+  const auto status = failure_of(waiting.get());
+  CHECK(status.code == ErrorCode::kTimeout);
+  CHECK(testing::contains(status.message, "members 1, 0 and 1 of a ring of 2"));
   other.release();
   static_cast<void>(stalling.get());
 }
@@ -253,9 +248,8 @@ TEST_CASE("members meet, and none leaves before the last has come") {
   CHECK(ring.members[2]->meet(std::chrono::seconds(20)));
   CHECK(first.get());
   CHECK(second.get());
-  const Status alone = ring.members[1]->meet(milliseconds(50));
-  REQUIRE_FALSE(alone);
-  CHECK(alone.error().code == ErrorCode::kTimeout);
+  const auto alone = failure_of(ring.members[1]->meet(milliseconds(50)));
+  CHECK(alone.code == ErrorCode::kTimeout);
 }
 
 TEST_CASE("addresses that cannot be right are refused") {

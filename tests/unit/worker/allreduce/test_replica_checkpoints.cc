@@ -6,6 +6,8 @@
 #include <fstream>
 
 #include "server/checkpoint/checkpoint_directory.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/temp_dir.h"
 #include "worker/allreduce/replica_checkpoints.h"
 
@@ -75,7 +77,7 @@ void flip_byte(const fs::path& file, std::uint64_t at) {
 }
 
 bool mentions(const Error& error, const std::string& text) {
-  return error.message.find(text) != std::string::npos;
+  return contains(error.message, text);
 }
 
 }  // namespace
@@ -86,11 +88,9 @@ TEST_CASE_FIXTURE(Stored, "what is written is read back, and is a checkpoint lik
   sample.clear();
   REQUIRE(sample.read(directory.path(), 5));
   CHECK(sample == Sample());
-  const auto listed = list_checkpoints(directory / "allreduce");
-  REQUIRE(listed);
-  REQUIRE(listed->size() == 1);
-  CHECK(listed->front().name == "a-job-round-5");
-  CHECK(verify_checkpoint(listed->front().path).findings.empty());
+  const auto listed = only_one(required(list_checkpoints(directory / "allreduce")));
+  CHECK(listed.name == "a-job-round-5");
+  CHECK(verify_checkpoint(listed.path).findings.empty());
 }
 
 TEST_CASE_FIXTURE(Stored, "a store without checkpoints of the job has none, and that is no error") {
@@ -102,10 +102,9 @@ TEST_CASE_FIXTURE(Stored, "a store without checkpoints of the job has none, and 
     another.job.name = name;
     CHECK(another.newest(directory.path()) == Round(0));
   }
-  const Status missing = sample.read(directory.path(), 6);
-  REQUIRE_FALSE(missing);
-  CHECK(missing.error().code == ErrorCode::kNotFound);
-  CHECK(mentions(missing.error(), "a-job-round-6"));
+  const auto missing = failure_of(sample.read(directory.path(), 6));
+  CHECK(missing.code == ErrorCode::kNotFound);
+  CHECK(mentions(missing, "a-job-round-6"));
 }
 
 TEST_CASE_FIXTURE(Stored, "the newest two checkpoints are kept") {
@@ -140,9 +139,8 @@ TEST_CASE_FIXTURE(Stored, "every damaged byte is found, and the checkpoint is na
       const Status read = sample.read(directory.path(), 5);
       REQUIRE_MESSAGE(!read, name << ", byte " << at);
       CHECK(mentions(read.error(), path.string()));
-      const auto newest = sample.newest(directory.path());
-      REQUIRE_FALSE(newest);
-      CHECK(mentions(newest.error(), path.string()));
+      const auto newest = failure_of(sample.newest(directory.path()));
+      CHECK(mentions(newest, path.string()));
       flip_byte(file, at);
     }
   }
@@ -200,22 +198,19 @@ TEST_CASE_FIXTURE(Stored, "a checkpoint of another optimizer or one put in the w
   REQUIRE(sample.write(directory.path(), 5));
   const ReplicaCheckpoints checkpoints = sample.of(directory.path());
   float* const one[] = {sample.first.data()};
-  const Status fewer = checkpoints.read(Round(5), {sample.values.data(), one, sample.steps});
-  REQUIRE_FALSE(fewer);
-  CHECK(mentions(fewer.error(), "2 state arrays, the job's optimizer has 1"));
+  const auto fewer = failure_of(checkpoints.read(Round(5), {sample.values.data(), one, sample.steps}));
+  CHECK(mentions(fewer, "2 state arrays, the job's optimizer has 1"));
   fs::copy(checkpoints.path_of(Round(5)), checkpoints.path_of(Round(6)), fs::copy_options::recursive);
-  const Status renamed = sample.read(directory.path(), 6);
-  REQUIRE_FALSE(renamed);
-  CHECK(mentions(renamed.error(), "it holds round 5"));
+  const auto renamed = failure_of(sample.read(directory.path(), 6));
+  CHECK(mentions(renamed, "it holds round 5"));
   CHECK(checkpoints.newest() == Round(5));
 }
 
 TEST_CASE_FIXTURE(Stored, "a store that cannot be written to is an error with the reason") {
   std::ofstream(directory / "allreduce") << "a file, not a directory";
-  const Status written = sample.write(directory.path(), 5);
-  REQUIRE_FALSE(written);
-  CHECK(written.error().code == ErrorCode::kIo);
-  CHECK(mentions(written.error(), "[store] path"));
+  const auto written = failure_of(sample.write(directory.path(), 5));
+  CHECK(written.code == ErrorCode::kIo);
+  CHECK(mentions(written, "[store] path"));
 }
 
 TEST_CASE_FIXTURE(Stored, "a checkpoint of another training under the same name is refused with the first difference") {
@@ -223,21 +218,19 @@ TEST_CASE_FIXTURE(Stored, "a checkpoint of another training under the same name 
   sample.job.train.epochs = 99;  // may go on for longer
   CHECK(sample.newest(directory.path()) == Round(8));
   sample.job.optimizer.lr = 0.5;
-  const auto refused = sample.newest(directory.path());
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == ErrorCode::kConfigMismatch);
-  CHECK(mentions(refused.error(), "optimizer.lr"));
-  CHECK(mentions(refused.error(), "round 8"));
+  const auto refused = failure_of(sample.newest(directory.path()));
+  CHECK(refused.code == ErrorCode::kConfigMismatch);
+  CHECK(mentions(refused, "optimizer.lr"));
+  CHECK(mentions(refused, "round 8"));
   REQUIRE(sample.read(directory.path(), 8));
 }
 
 TEST_CASE_FIXTURE(Stored, "a checkpoint of other tensors or chunks under the same name is refused, not passed over") {
   REQUIRE(sample.write(directory.path(), 5));
-  const auto refused = Sample(2048).newest(directory.path());
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == ErrorCode::kConfigMismatch);
-  CHECK(mentions(refused.error(), "chunk_bytes"));
-  CHECK(mentions(refused.error(), path_of(5)));
+  const auto refused = failure_of(Sample(2048).newest(directory.path()));
+  CHECK(refused.code == ErrorCode::kConfigMismatch);
+  CHECK(mentions(refused, "chunk_bytes"));
+  CHECK(mentions(refused, path_of(5)));
 }
 
 TEST_CASE_FIXTURE(Stored,

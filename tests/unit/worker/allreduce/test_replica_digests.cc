@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 
+#include "tests/unit/expect.h"
 #include "worker/allreduce/replica_digests.h"
 #include "worker/device/bucket_tail.h"
 
@@ -87,8 +88,8 @@ TEST_CASE("a digest is of parameters, state and step, and is brought once") {
 TEST_CASE("a difference is told with the round, and with the last one without") {
   const ReplicaDigests digests(3, 2);
   CHECK(digests.difference(Round(66)).message.find("after round 65 the nodes hold different") == 0);
-  CHECK(digests.difference(Round(66)).message.find("the same after round 1.") != std::string::npos);
-  CHECK(digests.difference(Round(3)).message.find("had not been compared before") != std::string::npos);
+  CHECK(testing::contains(digests.difference(Round(66)).message, "the same after round 1."));
+  CHECK(testing::contains(digests.difference(Round(3)).message, "had not been compared before"));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "common/daemon/log.h"
 #include "kernels/tree_sum.h"
 #include "tests/fake_device/fake_device_api.h"
+#include "tests/unit/required.h"
 #include "tests/unit/worker/reduce/numbered_reducer.h"
 #include "worker/device/device_reducer.h"
 
@@ -72,9 +73,8 @@ class DeviceNode {
     api = std::make_shared<FakeDeviceApi>(options);
     const ShardSlots slots{static_cast<std::uint16_t>(setup.lanes), 1.0};
     // Two tensors, so that there is padding between them.
-    auto made = Layout::make({{"a", {setup.elements - 37}}, {"b", {21}}}, kDeviceChunk, {&slots, 1});
-    REQUIRE(made);
-    layout = std::make_shared<const Layout>(std::move(*made));
+    auto made = required(Layout::make({{"a", {setup.elements - 37}}, {"b", {21}}}, kDeviceChunk, {&slots, 1}));
+    layout = std::make_shared<const Layout>(std::move(made));
   }
   // False if it could not be created: `refusal` has the reason.
   bool open() {
@@ -98,9 +98,8 @@ class DeviceNode {
     reduction = std::move(*made);
     for (std::uint16_t i = 0; i < setup_.lanes && !setup_.threaded; ++i) {
       auto lane = std::make_unique<Lane>(*this, i);
-      auto reducer = DeviceReducer::create(reduction, lane->chunks, *lane, ring);
-      REQUIRE(reducer);
-      lane->reducer = std::move(*reducer);
+      auto reducer = required(DeviceReducer::create(reduction, lane->chunks, *lane, ring));
+      lane->reducer = std::move(reducer);
       lanes.push_back(std::move(lane));
     }
     return true;

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/worker/device/device_fixture.h"
 
 namespace tributary::device_faults_test {
@@ -292,11 +293,10 @@ TEST_CASE("a lane that comes after the failure hears of it, too") {
   node.step();
   node.now_ns += 5'000'000'000;
   node.step();
-  auto reducer = DeviceReducer::create(node.reduction, none, late);
-  REQUIRE(reducer);
-  (*reducer)->poll();
+  auto reducer = required(DeviceReducer::create(node.reduction, none, late));
+  reducer->poll();
   CHECK(late.failures.size() == 1);
-  reducer->reset();
+  reducer.reset();
   node.close();
 }
 

@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "tests/unit/required.h"
 #include "tests/unit/worker/device/device_fixture.h"
 #include "worker/reduce/host_reducer.h"
 
@@ -105,9 +106,7 @@ class Training {
 const EncodingSpec kInt8(EncodingId::kInt8), kOneBit(EncodingId::kOneBit), kDelta(EncodingId::kInt8Delta);
 
 EncodingSpec spec(const char* name) {
-  const auto parsed = parse_encoding(name);
-  REQUIRE(parsed);
-  return *parsed;
+  return required(parse_encoding(name));
 }
 
 void train(const DeviceSetup& setup, std::uint64_t rounds) {
@@ -290,28 +289,26 @@ TEST_CASE("pushes are kept for lost servers, and a round that is done again has 
       CAPTURE(devices);
       const DeviceSetup setup{.devices = devices, .ranks_per_device = 2, .push = spec(name)};
       DeviceNode node(setup);
-      const auto ring = RedoRing::create(JobId(5), NodeRank(0), *node.layout, setup.push, 4);
-      REQUIRE(ring);
-      node.ring = *ring;
+      const auto ring = required(RedoRing::create(JobId(5), NodeRank(0), *node.layout, setup.push, 4));
+      node.ring = ring;
       REQUIRE(node.open());
       Training training(node, setup);
       REQUIRE(training.begin());
       for (std::uint64_t round = 1; round <= 3; ++round) {
         REQUIRE(training.round(round));
         for (const DeviceNode::Reduced& push : node.reduced()) {
-          const auto kept = (*ring)->find(push.chunk, Round(round));
-          REQUIRE(kept);
-          CHECK(kept->weight == push.weight);
-          CHECK(std::ranges::equal(kept->bytes, push.payload));
+          const auto kept = required(ring->find(push.chunk, Round(round)));
+          CHECK(kept.weight == push.weight);
+          CHECK(std::ranges::equal(kept.bytes, push.payload));
         }
       }
-      CHECK((*ring)->kept().first == Round(1));
-      CHECK((*ring)->kept().last == Round(3));
+      CHECK(ring->kept().first == Round(1));
+      CHECK(ring->kept().last == Round(3));
       const std::vector<DeviceNode::Reduced> last = node.reduced();
       // The next view begins after round 2.
-      (*ring)->forget_after(Round(2));
+      ring->forget_after(Round(2));
       DeviceNode next(setup);
-      next.ring = *ring;
+      next.ring = ring;
       next.start = Round(2);
       REQUIRE(next.open());
       for (std::uint32_t rank = 0; rank < next.ranks(); ++rank) next.gradient(rank, node.values(rank));

@@ -1,6 +1,8 @@
 // From the attach to the lanes with ranks on (simulated) devices.
 #include <doctest/doctest.h>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/lane/local_server.h"
 #include "tests/unit/worker/device/device_node_fixture.h"
 #include "tests/unit/worker/node/worker_lane_fixture.h"
@@ -252,13 +254,11 @@ TEST_CASE("frames of devices reach a server on this machine in shared memory, th
       const bool keeps = make_encoding(node.push)->keeps_residual();
       server.lane->stop_job(JobId(5), ViewId(2), true, Round(3), false);
       if (keeps) node.lanes[0]->close(node.job, true);
-      const auto stopped = server.listener.stopped();
-      REQUIRE(stopped);
-      CHECK(stopped->kept);
+      const auto stopped = required(server.listener.stopped());
+      CHECK(stopped.kept);
       for (std::size_t c = 0; c < node.job->layout().chunks(); ++c) {
-        const auto captured = server.listener.captured();
-        REQUIRE(captured);
-        CHECK(captured->state.residuals.size() == (keeps ? 1 : 0));
+        const auto captured = required(server.listener.captured());
+        CHECK(captured.state.residuals.size() == (keeps ? 1 : 0));
       }
       CHECK(server.lane->counters().socket_payload_bytes.value() == 0);
       CHECK(node.failures.all().empty());
@@ -283,10 +283,10 @@ TEST_CASE("a device that is lost ends the view, not the job: the next daemon goe
   const LaneFailure failure = node.failures.await();
   CHECK(failure.kind == LaneFailure::Kind::kViewOver);
   CHECK(failure.error.code == ErrorCode::kUnavailable);
-  CHECK(failure.error.message.find("an illegal memory access was encountered") != std::string::npos);
+  CHECK(contains(failure.error.message, "an illegal memory access was encountered"));
   CHECK(node.memory_comes_back());
   NodeDevices devices(WorkerConfig(), api, "", quiet_logger());
-  CHECK(devices.lost().find("an illegal memory access was encountered") != std::string::npos);
+  CHECK(contains(devices.lost(), "an illegal memory access was encountered"));
 }
 
 TEST_CASE("other jobs' groups wait while a node's communicators take their memory") {
@@ -320,24 +320,21 @@ TEST_CASE("devices whose driver is about to begin are waited for, and not given 
     return NodeDevices::of_this_machine(WorkerConfig(), quiet_logger(), look, patience, std::chrono::milliseconds(1));
   };
   SUBCASE("they come") {
-    const auto devices = find(std::chrono::seconds(60));
-    REQUIRE(devices);
-    CHECK((*devices)->api());
+    const auto devices = required(find(std::chrono::seconds(60)));
+    CHECK(devices->api());
     CHECK(looks == 3);
   }
   SUBCASE("they do not come in time: the daemon ends, to be started again") {
     ready_at = 1 << 30;
-    const auto devices = find(std::chrono::milliseconds(20));
-    REQUIRE_FALSE(devices);
-    CHECK(devices.error().code == ErrorCode::kUnavailable);
-    CHECK(devices.error().message.find("cudaErrorSystemNotReady") != std::string::npos);
-    CHECK(devices.error().message.find("node_reduction = \"host\"") != std::string::npos);
+    const auto devices = failure_of(find(std::chrono::milliseconds(20)));
+    CHECK(devices.code == ErrorCode::kUnavailable);
+    CHECK(contains(devices.message, "cudaErrorSystemNotReady"));
+    CHECK(contains(devices.message, "node_reduction = \"host\""));
   }
   SUBCASE("there are none for another reason") {
     code = ErrorCode::kNotFound;
-    const auto devices = find(std::chrono::seconds(60));
-    REQUIRE(devices);
-    CHECK_FALSE((*devices)->api());
+    const auto devices = required(find(std::chrono::seconds(60)));
+    CHECK_FALSE(devices->api());
     CHECK(looks == 1);
   }
 }
@@ -359,9 +356,9 @@ TEST_CASE("a collective that hangs ends the job with words, and the lane serves 
   CHECK(failure.kind == LaneFailure::Kind::kRefused);
   CHECK(failure.error.code == ErrorCode::kDevice);
   CAPTURE(failure.error.message);
-  CHECK(failure.error.message.find("failed: nccl") != std::string::npos);
-  CHECK(failure.error.message.find(" of chunk") != std::string::npos);
-  CHECK(failure.error.message.find("device 1 (fake:1, GPU-fake-1, local rank 1)") != std::string::npos);
+  CHECK(contains(failure.error.message, "failed: nccl"));
+  CHECK(contains(failure.error.message, " of chunk"));
+  CHECK(contains(failure.error.message, "device 1 (fake:1, GPU-fake-1, local rank 1)"));
   CHECK(api->aborted() == 2);
   CHECK(node.memory_comes_back());
   CHECK(eventually([&] { return api->live() == FakeDeviceApi::Live{}; }));

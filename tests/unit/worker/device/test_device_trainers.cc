@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "common/files/digest.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/train/synthetic_images.h"
 #include "tests/unit/worker/device/device_node_fixture.h"
 #include "tests/unit/worker/node/worker_lane_fixture.h"
@@ -87,13 +89,12 @@ bool trains(Session& session, RankCompute& compute, const JobConfig& job, Rank r
   const Round last = last_round(job.train, compute.sampler());
   for (Round round(1); round <= last; round = round.next()) {
     REQUIRE(compute.gradient(round, rank, nullptr, ready));
-    const auto state = session.wait();
-    REQUIRE_MESSAGE(state, state.error().message);
-    if (*state == StepState::kRestart && round == Round(1)) {
+    const auto state = required(session.wait());
+    if (state == StepState::kRestart && round == Round(1)) {
       compute.unbind();
       return false;
     }
-    REQUIRE(*state == StepState::kContinue);
+    REQUIRE(state == StepState::kContinue);
   }
   static const ImageSet kTest = synthetic(100, 2);
   outcome.accuracy = compute.evaluate(kTest).accuracy();
@@ -106,8 +107,7 @@ bool trains(Session& session, RankCompute& compute, const JobConfig& job, Rank r
 Outcome train_rank(const JobConfig& job, const std::string& socket, std::uint32_t rank,
                    const std::shared_ptr<TrainerDevice>& device) {
   Outcome outcome;
-  auto compute = RankCompute::make(job, training_set(), kRanks);
-  REQUIRE_MESSAGE(compute, compute.error().message);
+  auto compute = required(RankCompute::make(job, training_set(), kRanks));
   SessionOptions options{
       .socket = socket,
       .job = job,
@@ -117,9 +117,8 @@ Outcome train_rank(const JobConfig& job, const std::string& socket, std::uint32_
   options.note = [&](const std::string& text) { outcome.notes += text + "\n"; };
   for (;; ++outcome.restarts) {
     REQUIRE(outcome.restarts < 3);
-    auto session = Session::attach(options, compute->shape().tensors());
-    REQUIRE_MESSAGE(session, session.error().message);
-    if (trains(**session, *compute, job, Rank(rank), outcome)) return outcome;
+    const auto session = required(Session::attach(options, compute.shape().tensors()));
+    if (trains(*session, compute, job, Rank(rank), outcome)) return outcome;
   }
 }
 
@@ -190,7 +189,7 @@ TEST_CASE("when one rank cannot open what it is lent, all ranks of the node go o
   CHECK_FALSE(found[0].on_device);
   CHECK(found[0].restarts == 1);
   CHECK(found[1].restarts == 0);
-  CHECK(found[1].notes.find("planned refusal of a mapping") != std::string::npos);
+  CHECK(contains(found[1].notes, "planned refusal of a mapping"));
   CHECK(found[0].digest == host.digest);
 }
 

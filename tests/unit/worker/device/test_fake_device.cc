@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/fake_device/fake_device_api.h"
+#include "tests/unit/expect.h"
 
 namespace tributary::fake_device_test {
 
@@ -21,7 +22,7 @@ struct Fake {
   }
   bool found(const std::string& part) const {
     for (const std::string& violation : api.violations()) {
-      if (violation.find(part) != std::string::npos) return true;
+      if (contains(violation, part)) return true;
     }
     return false;
   }

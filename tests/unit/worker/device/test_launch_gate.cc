@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/fake_device/fake_device_api.h"
+#include "tests/unit/required.h"
 #include "worker/device/device_blocks.h"
 #include "worker/device/launch_gate.h"
 
@@ -84,9 +85,8 @@ TEST_CASE("a job's memory is not taken or given back while a group is half launc
   float* values = nullptr;
   auto blocks = std::make_unique<DeviceBlocks>(api);
   {
-    const auto block = blocks->take(DeviceIndex(0), 4096, "test");
-    REQUIRE(block);
-    values = static_cast<float*>(*block);
+    const auto block = required(blocks->take(DeviceIndex(0), 4096, "test"));
+    values = static_cast<float*>(block);
   }
   auto other = std::make_unique<DeviceBlocks>(api);
   REQUIRE(other->take_pinned(DeviceIndex(0), 4096, "test"));

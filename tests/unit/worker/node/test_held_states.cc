@@ -1,6 +1,7 @@
 // HeldStates: the state that the next trainer in a rank's place gets.
 #include <doctest/doctest.h>
 
+#include "tests/unit/required.h"
 #include "worker/node/held_states.h"
 
 namespace tributary::held_states_test {
@@ -125,11 +126,10 @@ TEST_CASE("what is held counts against the worker's memory, once, and what it ha
   CHECK(budget->used() == one);
   CHECK(held.hold("job", 0, large_of(2), 0));
   CHECK(budget->used() == 2 * one);
-  const Status refused = held.hold("job", 3, large_of(2), 0);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == ErrorCode::kLimit);
+  const auto refused = failure_of(held.hold("job", 3, large_of(2), 0));
+  CHECK(refused.code == ErrorCode::kLimit);
   CHECK(
-      refused.error().message ==
+      refused.message ==
       "job 'job': what local rank 3 keeps of round 2 (40 bytes) is not held for whoever takes its place: 80 of 100 are "
       "taken; raise [limits] max_shared_memory in worker.toml, or keep less");
   CHECK_FALSE(held.of("job", 3, Round(2)));

@@ -7,6 +7,7 @@
 
 #include "common/wire/redo_plan.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "worker/node/lane_job.h"
 
 namespace tributary::lane_job_test {
@@ -42,12 +43,8 @@ struct Node {
                  .layout = std::make_shared<const Layout>(
                      *Layout::make({{"a", {100}}, {"b", {100}, 1}}, kMinChunkBytes / sizeof(float), {&slots, 1}))});
     spec.ranks = 1;
-    auto made = NodeJob::create(std::move(spec), 1, std::make_shared<MemoryBudget>(16u << 20));
-    REQUIRE(made);
-    memory = std::move(*made);
-    auto opened = WorkerLaneJob::open(memory, {}, output);
-    REQUIRE(opened);
-    job = std::move(*opened);
+    memory = required(NodeJob::create(std::move(spec), 1, std::make_shared<MemoryBudget>(16u << 20)));
+    job = required(WorkerLaneJob::open(memory, {}, output));
     job->start();
     job->initial_values();
     answer(0);

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "common/math/encoding.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/lane/lane_fixture.h"
 #include "tests/unit/server/lane/local_server.h"
 
@@ -81,8 +82,7 @@ TEST_CASE("whoever cannot share memory, or shall not, uses sockets, to the same 
 
 TEST_CASE("a server that accepts and never replies costs a delay, not the job") {
   const std::string name = new_link_name(ShardIndex(0), LaneIndex(0));
-  const auto silent = listen_for_links(name);
-  REQUIRE(silent);
+  const auto silent = required(listen_for_links(name));
   LocalServer server;
   LaneNode node;
   server.serve(node, name);
@@ -111,9 +111,8 @@ TEST_CASE("encodings go through shared memory to the bits they have over a socke
       for (std::uint64_t round = 1; round <= 9; ++round) {
         if (round == 3) {
           server.lane->snapshot_at(JobId(5), ViewId(2), Round(6));
-          const auto started = server.listener.snapshot();
-          REQUIRE(started);
-          CHECK(*started);
+          const auto started = required(server.listener.snapshot());
+          CHECK(started);
         }
         for (std::uint32_t rank = 0; rank < 2; ++rank)
           node.ready(rank, round, 0.001f * static_cast<float>(round + rank));
@@ -122,12 +121,11 @@ TEST_CASE("encodings go through shared memory to the bits they have over a socke
       const std::size_t chunks = node.job->layout().chunks();
       const auto take = [&](Round round) {
         for (std::size_t i = 0; i < chunks; ++i) {
-          const auto captured = server.listener.captured();
-          REQUIRE(captured);
-          CHECK(captured->round == round);
-          REQUIRE(captured->state.residuals.size() == 1);
+          const auto captured = required(server.listener.captured());
+          CHECK(captured.round == round);
+          REQUIRE(captured.state.residuals.size() == 1);
           // Long after the node has written its next frames.
-          const std::span<const std::byte> values = captured->state.residuals[0].bytes();
+          const std::span<const std::byte> values = captured.state.residuals[0].bytes();
           residuals[shares].emplace_back(values.begin(), values.end());
         }
       };
@@ -140,9 +138,8 @@ TEST_CASE("encodings go through shared memory to the bits they have over a socke
       CHECK(count_of(shares ? stats.socket_payload_bytes : stats.shared_payload_bytes) == 0);
       node.lanes[0]->close(node.job, true);
       take(Round(9));
-      const auto stopped = server.listener.stopped();
-      REQUIRE(stopped);
-      CHECK(stopped->kept);
+      const auto stopped = required(server.listener.stopped());
+      CHECK(stopped.kept);
       const auto& counters = server.lane->counters();
       CHECK((shares ? counters.socket_payload_bytes : counters.shared_payload_bytes).value() == 0);
       CHECK(eventually([&] { return node.lanes[0]->jobs_held() == 0; }));
@@ -171,8 +168,7 @@ TEST_CASE("a frame of a node that is gone is still summed, and its memory goes w
     other.push(key, 1, std::vector<float>(layout->chunk(ChunkIndex(c)).elements, 16.0f), 2);
     std::vector<float> values;
     REQUIRE(other.expect<Ack>());
-    const auto answer = other.expect<Answer>(&values);
-    REQUIRE(answer);
+    required(other.expect<Answer>(&values));
     CHECK(values.front() == 1.0f - (8.0f + 16.0f) / 4.0f);
     if (c + 1 < chunks) CHECK(values.back() == values.front());  // the last one ends in padding
   }
@@ -216,9 +212,8 @@ TEST_CASE("messages that name memory they do not have are answered with an error
   const auto refused = [&](ErrorCode code, const DataMessage& message, const PayloadPlace& place,
                            std::optional<std::vector<float>> frame = std::nullopt) {
     send_with_place(client, message, place, std::move(frame));
-    const auto error = client.expect<ErrorReply>();
-    REQUIRE(error);
-    CHECK(error->code == code);
+    const auto error = required(client.expect<ErrorReply>());
+    CHECK(error.code == code);
   };
   refused(ErrorCode::kInvalidArgument, push, {0, 0, 0, kBytes});  // without a link
   refused(ErrorCode::kInvalidArgument, push, {77, 0, 0, kBytes});

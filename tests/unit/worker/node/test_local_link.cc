@@ -12,7 +12,9 @@
 
 #include "common/wire/fd_packet.h"
 #include "server/lane/lane_links.h"
+#include "tests/unit/expect.h"
 #include "tests/unit/other_user.h"
+#include "tests/unit/required.h"
 #include "worker/node/lane_link.h"
 
 namespace tributary::local_link_test {
@@ -27,10 +29,9 @@ constexpr ChunkKey kKey{kJob, kView, kNode, ChunkIndex(0)};
 constexpr PeerId kPeer(11);
 
 SharedMemory memory_of(std::size_t bytes, int value) {
-  auto memory = SharedMemory::create(bytes, "a test", SharedMemory::Peers::kRead);
-  REQUIRE(memory);
-  std::memset(memory->data(), value, bytes);
-  return std::move(*memory);
+  auto memory = required(SharedMemory::create(bytes, "a test", SharedMemory::Peers::kRead));
+  std::memset(memory.data(), value, bytes);
+  return memory;
 }
 
 // A server lane with one job.
@@ -49,13 +50,11 @@ struct ServerSide {
 
 struct WorkerSide {
   LaneLink ask(const ServerSide& server, const LinkRequest& request = kRequest) {
-    auto socket = connect_link(server.links.name());
-    REQUIRE(socket);
-    auto link = LaneLink::ask(std::move(*socket), request, {&frames, &parameters}, 0);
-    REQUIRE(link);
-    CHECK(link->asked());
-    CHECK_FALSE(link->shared());
-    return std::move(*link);
+    auto socket = required(connect_link(server.links.name()));
+    auto link = required(LaneLink::ask(std::move(socket), request, {&frames, &parameters}, 0));
+    CHECK(link.asked());
+    CHECK_FALSE(link.shared());
+    return link;
   }
   SharedMemory frames = memory_of(kRegion, 1), parameters = memory_of(2 * kRegion, 2);
 };
@@ -75,18 +74,15 @@ struct Linked {
 TEST_CASE("lanes of root's share no memory with another user's, on either side") {
   if (!testing::can_be_another_user()) return;
   const std::string name = new_link_name(ShardIndex(9), LaneIndex(9));
-  const auto listener = listen_for_links(name);
-  REQUIRE(listener);
+  const auto listener = required(listen_for_links(name));
   CHECK(testing::as_another_user([&] { return connect_link(name).has_value(); }));  // root may have it anyway
-  const auto accepted = accept_link(listener->get());
-  REQUIRE_FALSE(accepted);
-  CHECK(accepted.error().message.find("of user 65534") != std::string::npos);
+  const auto accepted = failure_of(accept_link(listener.get()));
+  CHECK(testing::contains(accepted.message, "of user 65534"));
 
   const std::string theirs = new_link_name(ShardIndex(9), LaneIndex(8));
   const testing::OtherUser impostor([&] { return listen_for_links(theirs); });
-  const auto connected = connect_link(theirs);
-  REQUIRE_FALSE(connected);
-  CHECK(connected.error().message.find("of user 65534") != std::string::npos);
+  const auto connected = failure_of(connect_link(theirs));
+  CHECK(testing::contains(connected.message, "of user 65534"));
 }
 
 TEST_CASE("lanes that agree read each other's payloads where they lie") {
@@ -98,12 +94,11 @@ TEST_CASE("lanes that agree read each other's payloads where they lie") {
     const PayloadPlace place = both.link.place(sent);
     CHECK(place.bytes == 500);
     CHECK(place.offset == 1000);
-    const auto payload = both.server.links.payload(place);
-    REQUIRE(payload);
-    CHECK(payload->bytes().data() != sent.data());
-    CHECK(std::ranges::equal(payload->bytes(), sent));
+    const auto payload = required(both.server.links.payload(place));
+    CHECK(payload.bytes().data() != sent.data());
+    CHECK(std::ranges::equal(payload.bytes(), sent));
     region->data()[1499] = std::byte{99};
-    CHECK(payload->bytes()[499] == std::byte{99});
+    CHECK(payload.bytes()[499] == std::byte{99});
   }
   // Buffers that are acquired later are found, too.
   for (int i = 1; i <= 8; ++i) {
@@ -111,9 +106,8 @@ TEST_CASE("lanes that agree read each other's payloads where they lie") {
     std::memset(answer.data(), i, 100);
     const PayloadPlace place = both.server.told.tell(kPeer, kKey, answer).value();
     REQUIRE(place.bytes == 100);
-    const auto received = both.link.payload(place);
-    REQUIRE(received);
-    CHECK(std::ranges::equal(*received, answer.bytes()));
+    const auto received = required(both.link.payload(place));
+    CHECK(std::ranges::equal(received, answer.bytes()));
   }
 }
 
@@ -157,9 +151,8 @@ TEST_CASE("a place that does not lie in what was shared is refused, whatever its
     CAPTURE(place.region);
     CAPTURE(place.offset);
     CAPTURE(place.bytes);
-    const auto taken = both.server.links.payload(place);
-    REQUIRE_FALSE(taken);
-    CHECK(taken.error().code == ErrorCode::kInvalidArgument);
+    const auto taken = failure_of(both.server.links.payload(place));
+    CHECK(taken.code == ErrorCode::kInvalidArgument);
     if (place.region == 0) CHECK_FALSE(both.link.payload({place.link, 0, place.offset + (1u << 20), place.bytes}));
   }
   CHECK(both.server.links.payload({link, 0, kRegion - 10, 10}));
@@ -180,15 +173,12 @@ TEST_CASE("what one side has mapped stays readable when the other is gone") {
       server.serve();
       REQUIRE(link.poll(0));
       REQUIRE(server.told.bind(kPeer, kKey, link.place({})));
-      auto payload = server.links.payload(link.place(worker.frames.bytes().first(kBlock)));
-      REQUIRE(payload);
-      held.emplace(std::move(*payload));
+      auto payload = required(server.links.payload(link.place(worker.frames.bytes().first(kBlock))));
+      held.emplace(std::move(payload));
     }
     const BufferRef answer = server.pool->acquire(kBlock);
     std::memset(answer.data(), 5, kBlock);
-    const auto found = link.payload(server.told.tell(kPeer, kKey, answer).value());
-    REQUIRE(found);
-    received = *found;
+    received = required(link.payload(server.told.tell(kPeer, kKey, answer).value()));
     server.told.end_view(kJob);
     server.links.forget_those_over();
     CHECK(server.told.size() == 0);
@@ -251,13 +241,12 @@ TEST_CASE("a new link of a node takes the place of the one before") {
 // The server's refusal, as the worker gets it.
 Error refusal(ServerSide& server, LaneLink link) {
   server.serve();
-  const Status status = link.poll(0);
-  REQUIRE_FALSE(status);
+  const auto status = failure_of(link.poll(0));
   CHECK_FALSE(link.asked());
   CHECK_FALSE(link.shared());
   CHECK(server.told.size() == 0);
   CHECK_FALSE(server.links.pending());
-  return status.error();
+  return status;
 }
 
 TEST_CASE("a link for a job, view or node that is not open is refused with the reason") {
@@ -274,18 +263,15 @@ TEST_CASE("a link for a job, view or node that is not open is refused with the r
 // Sends what no worker of ours does, and returns the server's words.
 Error refused_by_hand(std::span<const std::byte> bytes, std::span<const int> fds) {
   ServerSide server;
-  auto socket = connect_link(server.links.name());
-  REQUIRE(socket);
+  auto socket = required(connect_link(server.links.name()));
   const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  REQUIRE(send_packet(socket->get(), {&part, 1}, fds) == 0);
+  REQUIRE(send_packet(socket.get(), {&part, 1}, fds) == 0);
   server.serve();
-  const auto reply = receive_link_reply(socket->get());
-  REQUIRE(reply);
-  REQUIRE(*reply);
-  CHECK((*reply)->message.link == 0);
-  CHECK((*reply)->fds.empty());
+  const auto reply = required(required(receive_link_reply(socket.get())));
+  CHECK(reply.message.link == 0);
+  CHECK(reply.fds.empty());
   CHECK(server.told.size() == 0);
-  return (*reply)->message.why;
+  return reply.message.why;
 }
 
 // The bytes of a good request.
@@ -303,9 +289,9 @@ TEST_CASE("noise, other versions and descriptors that are no sealed memory are r
   const auto request = good_request();
   const SharedMemory memory = memory_of(kRegion, 1);
   const int good = memory.fd();
-  CHECK(refused_by_hand(request, {}).message.find("0 regions") != std::string::npos);
+  CHECK(testing::contains(refused_by_hand(request, {}).message, "0 regions"));
   const std::array many{good, good, good, good, good};
-  CHECK(refused_by_hand(request, many).message.find("5 regions") != std::string::npos);
+  CHECK(testing::contains(refused_by_hand(request, many).message, "5 regions"));
   const FileDescriptor unsealed(memfd_create("test", MFD_CLOEXEC));
   REQUIRE(ftruncate(unsealed.get(), kRegion) == 0);
   const std::array mixed{good, unsealed.get()};
@@ -327,17 +313,13 @@ TEST_CASE("noise, other versions and descriptors that are no sealed memory are r
   other[4] = std::byte{200};
   const Error version = refused_by_hand(std::span(other).first(100), one);
   CHECK(version.code == ErrorCode::kProtocolVersion);
-  CHECK(version.message.find("200") != std::string::npos);
+  CHECK(testing::contains(version.message, "200"));
 }
 
 TEST_CASE("who connects and says nothing, or goes at once, is forgotten, and others are served") {
   ServerSide server;
-  auto silent = connect_link(server.links.name());
-  REQUIRE(silent);
-  {
-    const auto early = connect_link(server.links.name());
-    REQUIRE(early);
-  }
+  const auto silent = required(connect_link(server.links.name()));
+  { required(connect_link(server.links.name())); }
   server.serve(0);
   CHECK(server.links.pending());
   WorkerSide worker;
@@ -354,9 +336,8 @@ TEST_CASE("connections beyond the bound wait until there is room") {
   ServerSide server;
   std::vector<FileDescriptor> silent;
   for (std::size_t i = 0; i < LaneLinks::kMaxPending; ++i) {
-    auto connected = connect_link(server.links.name());
-    REQUIRE(connected);
-    silent.push_back(std::move(*connected));
+    auto connected = required(connect_link(server.links.name()));
+    silent.push_back(std::move(connected));
   }
   server.serve(0);
   WorkerSide worker;
@@ -375,25 +356,22 @@ TEST_CASE("connections beyond the bound wait until there is room") {
 
 TEST_CASE("a worker that finds no server here, or gets no reply, learns why and uses the socket") {
   WorkerSide worker;
-  const auto nowhere = connect_link("tributary-test-nobody");
-  REQUIRE_FALSE(nowhere);
-  CHECK(nowhere.error().message.find("another machine") != std::string::npos);
+  const auto nowhere = failure_of(connect_link("tributary-test-nobody"));
+  CHECK(testing::contains(nowhere.message, "another machine"));
 
   ServerSide server;
   LaneLink late = worker.ask(server);
   REQUIRE(late.poll(kLinkPatienceMs - 1));
   CHECK(late.asked());
-  const Status overdue = late.poll(kLinkPatienceMs);
-  REQUIRE_FALSE(overdue);
-  CHECK(overdue.error().code == ErrorCode::kTimeout);
+  const auto overdue = failure_of(late.poll(kLinkPatienceMs));
+  CHECK(overdue.code == ErrorCode::kTimeout);
   CHECK_FALSE(late.asked());
 
   std::optional<ServerSide> gone(std::in_place, ShardIndex(1));
   LaneLink orphan = worker.ask(*gone);
   gone.reset();
-  const Status lost = orphan.poll(0);
-  REQUIRE_FALSE(lost);
-  CHECK(lost.error().code == ErrorCode::kUnavailable);
+  const auto lost = failure_of(orphan.poll(0));
+  CHECK(lost.code == ErrorCode::kUnavailable);
 }
 
 TEST_CASE("a reply without memory, with two, or with unsealed memory is refused") {
@@ -403,25 +381,19 @@ TEST_CASE("a reply without memory, with two, or with unsealed memory is refused"
   const std::vector<std::vector<int>> replies = {{}, {sealed.fd(), sealed.fd()}, {unsealed.get()}};
   for (const std::vector<int>& fds : replies) {
     const std::string name = new_link_name(ShardIndex(0), LaneIndex(0));
-    const auto listener = listen_for_links(name);
-    REQUIRE(listener);
+    const auto listener = required(listen_for_links(name));
     WorkerSide worker;
-    auto socket = connect_link(name);
-    REQUIRE(socket);
-    auto link = LaneLink::ask(std::move(*socket), kRequest, {&worker.frames}, 0);
-    REQUIRE(link);
-    const auto server = accept_link(listener->get());
-    REQUIRE(server);
-    const auto request = receive_link_request(server->get());
-    REQUIRE(request);
-    REQUIRE(*request);
-    CHECK((*request)->message.job == kJob);
-    CHECK((*request)->message.view == kView);
-    CHECK((*request)->message.node == kNode);
-    REQUIRE(send_link(server->get(), LinkReply{5, {}}, fds));
-    CHECK_FALSE(link->poll(0));
-    CHECK_FALSE(link->asked());
-    CHECK_FALSE(link->shared());
+    auto socket = required(connect_link(name));
+    auto link = required(LaneLink::ask(std::move(socket), kRequest, {&worker.frames}, 0));
+    const auto server = required(accept_link(listener.get()));
+    const auto request = required(required(receive_link_request(server.get())));
+    CHECK(request.message.job == kJob);
+    CHECK(request.message.view == kView);
+    CHECK(request.message.node == kNode);
+    REQUIRE(send_link(server.get(), LinkReply{5, {}}, fds));
+    CHECK_FALSE(link.poll(0));
+    CHECK_FALSE(link.asked());
+    CHECK_FALSE(link.shared());
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "common/base/model_ranks.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/shard/core_fixture.h"
 #include "worker/node/job.h"
 #include "worker/reduce/host_reducer.h"
@@ -28,9 +29,7 @@ std::vector<TensorSpec> two_stages() {
 }
 
 Layout layout_of(const std::vector<TensorSpec>& tensors) {
-  auto made = Layout::unowned(tensors, kSmallest);
-  REQUIRE_MESSAGE(made, (made ? "" : made.error().message));
-  return std::move(*made);
+  return required(Layout::unowned(tensors, kSmallest));
 }
 
 std::string refusal(const Result<ModelRanks>& made) {
@@ -60,26 +59,25 @@ TEST_CASE("all of a chunk has the same holders, and chunks follow each other wit
 TEST_CASE("a part has its tensors and chunks, in the same pieces, and knows their numbers in the whole") {
   const Layout whole = layout_of(two_stages());
   const std::uint32_t second[] = {1};
-  const std::optional<Layout> part = whole.part(second);
-  REQUIRE(part);
-  CHECK(part->is_part());
-  CHECK(part->tensors().size() == 3);
-  CHECK(part->parameters() == 100 + 2500 + 1);
-  CHECK(part->chunks() == 5);
-  CHECK(part->hash() != whole.hash());
-  for (std::uint32_t c = 0; c < part->chunks(); ++c) {
-    const ChunkIndex there = part->in_whole(ChunkIndex(c));
-    CHECK(part->in_part(there) == ChunkIndex(c));
-    CHECK(part->chunk(ChunkIndex(c)).elements == whole.chunk(there).elements);
-    CHECK(part->owner(ChunkIndex(c)) == whole.owner(there));
+  const auto part = required(whole.part(second));
+  CHECK(part.is_part());
+  CHECK(part.tensors().size() == 3);
+  CHECK(part.parameters() == 100 + 2500 + 1);
+  CHECK(part.chunks() == 5);
+  CHECK(part.hash() != whole.hash());
+  for (std::uint32_t c = 0; c < part.chunks(); ++c) {
+    const ChunkIndex there = part.in_whole(ChunkIndex(c));
+    CHECK(part.in_part(there) == ChunkIndex(c));
+    CHECK(part.chunk(ChunkIndex(c)).elements == whole.chunk(there).elements);
+    CHECK(part.owner(ChunkIndex(c)) == whole.owner(there));
   }
-  CHECK(part->in_whole(ChunkIndex(1)) == ChunkIndex(3));
-  CHECK_FALSE(part->in_part(ChunkIndex(1)));
-  CHECK_FALSE(part->in_part(ChunkIndex(99)));
-  CHECK(part->tensor_in_part(3) == 1);
-  CHECK(part->tensor_in_whole(1) == 3);
-  CHECK_FALSE(part->tensor_in_part(1));
-  CHECK(part->chunks_of(1) == std::pair<std::uint32_t, std::uint32_t>(1, 4));
+  CHECK(part.in_whole(ChunkIndex(1)) == ChunkIndex(3));
+  CHECK_FALSE(part.in_part(ChunkIndex(1)));
+  CHECK_FALSE(part.in_part(ChunkIndex(99)));
+  CHECK(part.tensor_in_part(3) == 1);
+  CHECK(part.tensor_in_whole(1) == 3);
+  CHECK_FALSE(part.tensor_in_part(1));
+  CHECK(part.chunks_of(1) == std::pair<std::uint32_t, std::uint32_t>(1, 4));
 }
 
 TEST_CASE("who holds everything has the whole layout, and who holds nothing none") {
@@ -100,9 +98,8 @@ TEST_CASE("holders count for a layout's identity, and are told in a difference")
 
 TEST_CASE("holders are ascending, each once, and within their bound") {
   for (const std::vector<std::uint32_t>& holders : {std::vector<std::uint32_t>{1, 0}, {1, 1}, {kMaxModelRanks}}) {
-    const auto made = Layout::unowned({{"a", {100}, 0, holders}});
-    REQUIRE_FALSE(made);
-    CHECK(contains(made.error().message, "ascending order"));
+    const auto made = failure_of(Layout::unowned({{"a", {100}, 0, holders}}));
+    CHECK(contains(made.message, "ascending order"));
   }
 }
 
@@ -129,15 +126,14 @@ TEST_CASE("of each tensor it is known which nodes have it, who gives its values,
 TEST_CASE("where all ranks have model rank 0 everything is as without model parallelism") {
   const std::vector<TensorSpec> tensors = {{"a", {100}}, {"b", {100}, 0, {0}}};
   for (const std::vector<std::uint32_t>& ranks : {std::vector<std::uint32_t>{}, {0, 0, 0, 0}}) {
-    const auto made = ModelRanks::of(ranks, 2, tensors);
-    REQUIRE(made);
-    CHECK(made->whole());
-    CHECK(made->by_rank().empty());
-    CHECK(made->nodes_with(tensors[1], 2).size() == 2);
-    CHECK(made->first_with(tensors[1]) == 0);
-    CHECK(made->first_node_with(tensors[1], 2) == NodeRank(0));
-    CHECK(made->of_node(NodeRank(1), 2).empty());
-    CHECK(made->copies(tensors[0]) == 1);
+    const auto made = required(ModelRanks::of(ranks, 2, tensors));
+    CHECK(made.whole());
+    CHECK(made.by_rank().empty());
+    CHECK(made.nodes_with(tensors[1], 2).size() == 2);
+    CHECK(made.first_with(tensors[1]) == 0);
+    CHECK(made.first_node_with(tensors[1], 2) == NodeRank(0));
+    CHECK(made.of_node(NodeRank(1), 2).empty());
+    CHECK(made.copies(tensors[0]) == 1);
   }
 }
 
@@ -168,9 +164,8 @@ TEST_CASE("a node's chunk is complete when those of its ranks that hold it are r
   REQUIRE(gather.on_tensor(0, 0, Round(1), 4, {}, done));
   REQUIRE(done.size() == 3);
   CHECK(done[2]->gradient.weight == 8);  // of both
-  const Status foreign = gather.on_tensor(1, 1, Round(1), 4, {}, done);
-  REQUIRE_FALSE(foreign);
-  CHECK(contains(foreign.error().message, "does not hold it"));
+  const auto foreign = failure_of(gather.on_tensor(1, 1, Round(1), 4, {}, done));
+  CHECK(contains(foreign.message, "does not hold it"));
 }
 
 struct Frames final : ReduceListener {

@@ -1,6 +1,7 @@
 // NodeValues: how a node combines the values of its ranks, and the answers that outlive a view.
 #include <doctest/doctest.h>
 
+#include "tests/unit/required.h"
 #include "worker/node/node_values.h"
 
 namespace tributary::node_values_test {
@@ -30,9 +31,7 @@ struct Node {
 };
 
 NodeValues::Actions on(NodeValues& values, std::uint32_t local_rank, const SharedValues& said, std::uint64_t now = 0) {
-  auto actions = values.on(local_rank, said, now);
-  REQUIRE_MESSAGE(actions, actions.error().message);
-  return *actions;
+  return required(values.on(local_rank, said, now));
 }
 
 bool nothing(const NodeValues::Actions& actions) {
@@ -40,9 +39,8 @@ bool nothing(const NodeValues::Actions& actions) {
 }
 
 std::string broken(NodeValues& values, std::uint32_t local_rank, const SharedValues& said) {
-  const auto actions = values.on(local_rank, said, 0);
-  REQUIRE_FALSE(actions);
-  return actions.error().message;
+  const auto actions = failure_of(values.on(local_rank, said, 0));
+  return actions.message;
 }
 
 }  // namespace
@@ -71,9 +69,8 @@ TEST_CASE("what is open is said again, also what some local ranks have still to 
   NodeValues values = node.view(3, 0);
   CHECK(nothing(on(values, 1, value(5, 0, "b"))));
   CHECK(values.tick(NodeValues::kRepeatMs - 1).empty());
-  const auto again = values.tick(NodeValues::kRepeatMs);
-  REQUIRE(again.size() == 1);
-  CHECK(again[0].shared.values == std::vector<RankValue>{{3, bytes_of("b")}});
+  const auto again = only_one(values.tick(NodeValues::kRepeatMs));
+  CHECK(again.shared.values == std::vector<RankValue>{{3, bytes_of("b")}});
   CHECK(values.tick(NodeValues::kRepeatMs + 1).empty());
   CHECK(values.tick(2 * NodeValues::kRepeatMs).size() == 1);
   // It was answered long ago, in a view that this worker had no part in.

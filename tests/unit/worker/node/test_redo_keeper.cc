@@ -7,6 +7,8 @@
 
 #include "common/daemon/log.h"
 #include "common/wire/redo_plan.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "worker/node/redo_keeper.h"
 
 namespace tributary::redo_keeper_test {
@@ -49,9 +51,8 @@ TEST_CASE("a ring of another rank, or of another part of the model, is not offer
   CHECK(offered(0, 0) == Round(1));
   CHECK(offered(1, 0) == Round(0));
   CHECK(offered(0, 1) == Round(0));
-  const auto ring = k.keeper->begin(k.config, NodeRank(1), *k.layout, k.welcome, k.now_ms);
-  REQUIRE(ring);
-  CHECK_FALSE((*ring)->find(ChunkIndex(0), Round(1)));
+  const auto ring = required(k.keeper->begin(k.config, NodeRank(1), *k.layout, k.welcome, k.now_ms));
+  CHECK_FALSE(ring->find(ChunkIndex(0), Round(1)));
 }
 
 TEST_CASE("a ring is kept after the end of its job until a snapshot has all of it") {
@@ -136,11 +137,11 @@ TEST_CASE("why nothing is kept is said in words, with what would do") {
   SUBCASE("rounds are too large") {
     k.config.recovery.redo_mb = 255;
     why = k.keeper->describe(k.config, join);
-    CHECK(why.find("recovery.redo_mb = 255; 256 would do") != std::string::npos);
+    CHECK(testing::contains(why, "recovery.redo_mb = 255; 256 would do"));
   }
   SUBCASE("the worker has no room") {
     why = k.keeper->describe(k.config, join);
-    CHECK(why.find("max_shared_memory") != std::string::npos);
+    CHECK(testing::contains(why, "max_shared_memory"));
     // Unless what takes it goes when a view wants it.
     JoinJob other = join;
     REQUIRE(k.budget->take(k.budget->limit()));

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/worker/node/worker_lane_fixture.h"
 #include "worker/reduce/redo_ring.h"
 
@@ -123,7 +125,7 @@ TEST_CASE("a trainer's mistake and a server's refusal are reported once, and the
   REQUIRE(node.failures.all().size() == 2);
   CHECK(node.failures.all()[1].kind == LaneFailure::Kind::kRefused);
   CHECK(node.failures.all()[1].error.code == ErrorCode::kWrongLength);
-  CHECK(node.failures.all()[1].error.message.find("no such length") != std::string::npos);
+  CHECK(contains(node.failures.all()[1].error.message, "no such length"));
   CHECK(node.memory_comes_back());
 }
 
@@ -132,7 +134,7 @@ TEST_CASE("an address that is none fails the job with the address") {
   node.open({"tcp://no port here"}, 1);
   REQUIRE(eventually([&] { return node.failures.all().size() == 1; }));
   CHECK(node.failures.all()[0].error.code == ErrorCode::kUnavailable);
-  CHECK(node.failures.all()[0].error.message.find("tcp://no port here") != std::string::npos);
+  CHECK(contains(node.failures.all()[0].error.message, "tcp://no port here"));
 }
 
 TEST_CASE("noise from a server is counted and changes nothing") {
@@ -153,9 +155,9 @@ TEST_CASE("pushes that are to be repeated and are gone fail the job, and the dae
   FakeServerLane server;
   LaneNode node;
   node.adjust = [](NodeJobSpec& spec) {
-    auto ring = RedoRing::create(spec.view->job, spec.node, *spec.view->layout, spec.view->plan->config.push, 16);
-    REQUIRE(ring);
-    spec.redo = *ring;
+    auto ring =
+        required(RedoRing::create(spec.view->job, spec.node, *spec.view->layout, spec.view->plan->config.push, 16));
+    spec.redo = ring;
     ViewPlan resumed = *spec.view;
     resumed.start = Round(5);
     resumed.resumes = true;
@@ -166,7 +168,7 @@ TEST_CASE("pushes that are to be repeated and are gone fail the job, and the dae
   REQUIRE(eventually([&] { return !node.failures.all().empty(); }));
   CHECK(node.failures.all()[0].kind == LaneFailure::Kind::kRefused);
   CHECK(node.failures.all()[0].error.code == ErrorCode::kUnavailable);
-  CHECK(node.failures.all()[0].error.message.find("round 4 are no longer kept") != std::string::npos);
+  CHECK(contains(node.failures.all()[0].error.message, "round 4 are no longer kept"));
   CHECK(node.memory_comes_back());
   CHECK(node.failures.all().size() == 1);
 
@@ -181,9 +183,9 @@ TEST_CASE("a redo ring is in use from the order to open a job until every lane h
   LaneNode node(2);
   std::shared_ptr<RedoRing> ring;
   node.adjust = [&](NodeJobSpec& spec) {
-    auto made = RedoRing::create(spec.view->job, spec.node, *spec.view->layout, spec.view->plan->config.push, 16);
-    REQUIRE(made);
-    spec.redo = ring = *made;
+    auto made =
+        required(RedoRing::create(spec.view->job, spec.node, *spec.view->layout, spec.view->plan->config.push, 16));
+    spec.redo = ring = made;
   };
   node.open({server.endpoint()}, 1);
   CHECK(ring->in_use());

@@ -15,6 +15,7 @@
 #include "common/wire/codec.h"
 #include "common/wire/zmq_util.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "worker/node/lane.h"
 
 namespace tributary::testing {
@@ -142,24 +143,22 @@ class Failures final : public WorkerLaneListener {
 struct LaneNode {
   explicit LaneNode(std::uint16_t lane_count = 1, bool local_links = true) {
     for (std::uint16_t i = 0; i < lane_count; ++i) {
-      auto lane = WorkerLane::start({.index = i, .lanes = lane_count, .local_links = local_links}, failures, logger);
-      REQUIRE(lane);
-      lanes.push_back(std::move(*lane));
+      auto lane =
+          required(WorkerLane::start({.index = i, .lanes = lane_count, .local_links = local_links}, failures, logger));
+      lanes.push_back(std::move(lane));
     }
   }
   // device_api: the ranks are reduced on its devices, in turns.
   void open(std::vector<std::string> endpoints, std::uint32_t ranks, std::uint64_t elements = 5 * kLaneChunkElements,
             const std::shared_ptr<DeviceApi>& device_api = nullptr) {
     const ShardSlots slots{static_cast<std::uint16_t>(endpoints.size()), 1.0};
-    auto layout = Layout::make({{"a", {elements - 112}}, {"b", {100}}}, kLaneChunkElements, {&slots, 1});
-    REQUIRE(layout);
+    auto layout = required(Layout::make({{"a", {elements - 112}}, {"b", {100}}}, kLaneChunkElements, {&slots, 1}));
     JobConfig config{.name = "job", .push = push, .pull = pull};
     NodeJobSpec spec;
-    spec.view =
-        std::make_shared<const ViewPlan>(ViewPlan{.plan = JobPlan::of(config),
-                                                  .job = JobId(5),
-                                                  .view = ViewId(2),
-                                                  .layout = std::make_shared<const Layout>(std::move(*layout))});
+    spec.view = std::make_shared<const ViewPlan>(ViewPlan{.plan = JobPlan::of(config),
+                                                          .job = JobId(5),
+                                                          .view = ViewId(2),
+                                                          .layout = std::make_shared<const Layout>(std::move(layout))});
     spec.ranks = ranks;
     spec.endpoints = {std::move(endpoints)};
     if (adjust) adjust(spec);
@@ -171,13 +170,10 @@ struct LaneNode {
       const auto devices = static_cast<std::uint32_t>(device_api->devices().size());
       for (std::uint32_t d = 0; d < devices; ++d) plan.devices.push_back(DeviceIndex(d));
       for (std::uint32_t rank = 0; rank < ranks; ++rank) plan.position_of_rank.push_back(rank % devices);
-      auto reduction = DeviceReduction::create(device_api, std::move(plan), device_options, logger);
-      REQUIRE(reduction);
-      spec.devices = std::move(*reduction);
+      auto reduction = required(DeviceReduction::create(device_api, std::move(plan), device_options, logger));
+      spec.devices = std::move(reduction);
     }
-    auto made = NodeJob::create(std::move(spec), static_cast<std::uint16_t>(lanes.size()), budget);
-    REQUIRE(made);
-    job = std::move(*made);
+    job = required(NodeJob::create(std::move(spec), static_cast<std::uint16_t>(lanes.size()), budget));
     for (auto& lane : lanes) lane->open(job);
   }
   void give_values() {

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "kernels/tree_sum.h"
+#include "tests/unit/required.h"
 #include "tests/unit/worker/reduce/numbered_reducer.h"
 #include "worker/reduce/host_reducer.h"
 #include "worker/reduce/redo_ring.h"
@@ -35,9 +36,8 @@ struct Node {
     for (std::size_t i = 0; i < sizes.size(); ++i)
       tensors.push_back({std::string("t").append(std::to_string(i)), {sizes[i]}});
     const ShardSlots one{};
-    auto made = Layout::make(tensors, 4096, {&one, 1});
-    REQUIRE(made);
-    layout = std::make_shared<const Layout>(std::move(*made));
+    auto made = required(Layout::make(tensors, 4096, {&one, 1}));
+    layout = std::make_shared<const Layout>(std::move(made));
     for (std::uint32_t c = 0; c < layout->chunks(); ++c) chunks.push_back(ChunkIndex(c));
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
@@ -100,32 +100,29 @@ TEST_CASE("one rank with fp32 lends the trainer's own memory") {
 TEST_CASE("one rank with fp32 lends its memory also where pushes are kept, and the ring has a copy") {
   Node node(1, {5000, 77});
   Collected out;
-  const auto ring = RedoRing::create(JobId(5), NodeRank(0), *node.layout, EncodingId::kFp32, 4);
-  REQUIRE(ring);
-  Reducer reducer(node, EncodingId::kFp32, EncodingId::kFp32, out, *ring);
+  const auto ring = required(RedoRing::create(JobId(5), NodeRank(0), *node.layout, EncodingId::kFp32, 4));
+  Reducer reducer(node, EncodingId::kFp32, EncodingId::kFp32, out, ring);
   CHECK(reducer.host.lends_gradients());
-  CHECK((reducer.host.frames() == std::vector<const SharedMemory*>{&(*ring)->memory()}));
+  CHECK((reducer.host.frames() == std::vector<const SharedMemory*>{&ring->memory()}));
   reducer->reduce(ChunkIndex(1), Round(3), 12, false);
   const ChunkRange range = node.layout->chunk(ChunkIndex(1));
   CHECK(static_cast<const void*>(out.frame.data()) == node.pointers[0] + range.begin);
-  const auto kept = (*ring)->find(ChunkIndex(1), Round(3));
-  REQUIRE(kept);
-  CHECK(kept->weight == 12);
-  REQUIRE(kept->bytes.size() == range.elements * sizeof(float));
-  CHECK(std::memcmp(kept->bytes.data(), node.pointers[0] + range.begin, kept->bytes.size()) == 0);
+  const auto kept = required(ring->find(ChunkIndex(1), Round(3)));
+  CHECK(kept.weight == 12);
+  REQUIRE(kept.bytes.size() == range.elements * sizeof(float));
+  CHECK(std::memcmp(kept.bytes.data(), node.pointers[0] + range.begin, kept.bytes.size()) == 0);
 }
 
 TEST_CASE("what one rank with fp32 writes into the ring is sent from there, and kept as it is") {
   Node node(1, {5000, 77});
   Collected out;
-  const auto ring = RedoRing::create(JobId(5), NodeRank(0), *node.layout, EncodingId::kFp32, 4);
-  REQUIRE(ring);
-  Reducer reducer(node, {nullptr}, EncodingId::kFp32, EncodingId::kFp32, out, *ring);
+  const auto ring = required(RedoRing::create(JobId(5), NodeRank(0), *node.layout, EncodingId::kFp32, 4));
+  Reducer reducer(node, {nullptr}, EncodingId::kFp32, EncodingId::kFp32, out, ring);
   CHECK_FALSE(reducer.host.lends_gradients());
-  CHECK((reducer.host.frames() == std::vector<const SharedMemory*>{&(*ring)->memory()}));
+  CHECK((reducer.host.frames() == std::vector<const SharedMemory*>{&ring->memory()}));
   CHECK(reducer.host.frame_bytes() == 0);
   for (const std::uint64_t round : {3, 4, 5, 6, 7, 8}) {
-    auto* flat = reinterpret_cast<float*>((*ring)->memory().data() + (*ring)->slot_offset(Round(round)));
+    auto* flat = reinterpret_cast<float*>(ring->memory().data() + ring->slot_offset(Round(round)));
     const ChunkRange range = node.layout->chunk(ChunkIndex(1));
     std::fill_n(flat + range.begin, range.elements, static_cast<float>(round));
     reducer->reduce(ChunkIndex(1), Round(round), 12, false);
@@ -133,13 +130,12 @@ TEST_CASE("what one rank with fp32 writes into the ring is sent from there, and 
     CHECK(out.frame.size() == range.elements * sizeof(float));
     CHECK(out.round == Round(round));
     reducer->release(ChunkIndex(1));
-    const auto kept = (*ring)->find(ChunkIndex(1), Round(round));
-    REQUIRE(kept);
-    CHECK(kept->weight == 12);
-    CHECK(kept->bytes.data() == out.frame.data());
+    const auto kept = required(ring->find(ChunkIndex(1), Round(round)));
+    CHECK(kept.weight == 12);
+    CHECK(kept.bytes.data() == out.frame.data());
   }
-  CHECK((*ring)->find(ChunkIndex(1), Round(5)));
-  CHECK_FALSE((*ring)->find(ChunkIndex(1), Round(4)));
+  CHECK(ring->find(ChunkIndex(1), Round(5)));
+  CHECK_FALSE(ring->find(ChunkIndex(1), Round(4)));
 }
 
 TEST_CASE("several ranks are summed in tree order and encoded, whatever the encoding") {
@@ -227,12 +223,11 @@ TEST_CASE("feedback encodings go on from a ring where another process stopped, i
     Node node(2, {5000, 77});
     Collected calm, out;
     Reducer undisturbed(node, spec, {}, calm);
-    const auto ring = RedoRing::create(JobId(5), NodeRank(0), *node.layout, spec, 4);
-    REQUIRE(ring);
+    const auto ring = required(RedoRing::create(JobId(5), NodeRank(0), *node.layout, spec, 4));
     std::unique_ptr<Reducer> reducer;
     const auto begin = [&](std::uint64_t start) {
-      (*ring)->forget_after(Round(start));
-      reducer = std::make_unique<Reducer>(node, spec, EncodingSpec{}, out, *ring, Round(start));
+      ring->forget_after(Round(start));
+      reducer = std::make_unique<Reducer>(node, spec, EncodingSpec{}, out, ring, Round(start));
       CHECK(reducer->host.frame_bytes() == 0);
     };
     const auto reduce = [&](std::uint64_t round, bool with_residual) {
@@ -255,7 +250,7 @@ TEST_CASE("feedback encodings go on from a ring where another process stopped, i
         const bool with_residual = round == 4;
         undisturbed->reduce(chunk, Round(round), 2, with_residual);
         undisturbed->release(chunk);
-        const auto kept = (*ring)->find(chunk, Round(round));
+        const auto kept = ring->find(chunk, Round(round));
         if (round <= 3) {
           REQUIRE(kept);
           CHECK(std::ranges::equal(kept->bytes, calm.frame));

@@ -8,6 +8,7 @@
 
 #include "common/base/weight.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "worker/reduce/node_gather.h"
 
 namespace tributary::node_gather_test {
@@ -23,9 +24,8 @@ std::shared_ptr<const Layout> layout_of(std::vector<std::uint64_t> sizes, std::u
   for (std::size_t i = 0; i < sizes.size(); ++i)
     tensors.push_back({std::string("t").append(std::to_string(i)), {sizes[i]}});
   const ShardSlots one{lanes, 1.0};
-  auto layout = Layout::make(tensors, kChunkElements, {&one, 1});
-  REQUIRE(layout);
-  return std::make_shared<const Layout>(std::move(*layout));
+  auto layout = required(Layout::make(tensors, kChunkElements, {&one, 1}));
+  return std::make_shared<const Layout>(std::move(layout));
 }
 
 struct Gather {
@@ -42,10 +42,9 @@ struct Gather {
     return gather.on_tensor(rank, tensor, Round(round), weight, settings, done);
   }
   std::string refusal(std::uint32_t rank, std::size_t tensor, std::uint64_t round, std::uint64_t weight = 1) {
-    const Status status = ready(rank, tensor, round, weight);
-    REQUIRE_FALSE(status);
+    const auto status = failure_of(ready(rank, tensor, round, weight));
     CHECK(done.empty());
-    return status.error().message;
+    return status.message;
   }
   std::shared_ptr<const Layout> layout;
   LaneChunks chunks;
@@ -110,9 +109,8 @@ TEST_CASE("ready before the answer of the last round is refused: the gradient ma
   LaneChunks chunks(layout, Round(7));
   NodeGather unopened(chunks, 1);
   std::vector<LaneChunk*> done;
-  const Status early = unopened.on_tensor(0, 0, Round(8), 1, {}, done);
-  REQUIRE_FALSE(early);
-  CHECK(contains(early.error().message, "before the parameters of round 7"));
+  const auto early = failure_of(unopened.on_tensor(0, 0, Round(8), 1, {}, done));
+  CHECK(contains(early.message, "before the parameters of round 7"));
 }
 
 TEST_CASE("weights that differ within a round, or are absurd, are refused with both numbers") {
@@ -244,9 +242,8 @@ TEST_CASE("a lane hears of the first tensor that cannot be, and looks no further
   Lane lane(1, 0);
   lane.words[0].say(3, 7);
   lane.words[0].say(6, 1);
-  const Status looked = lane.look(0);
-  REQUIRE_FALSE(looked);
-  CHECK(contains(looked.error().message, "'t3': ready for round 7 came where round 1 was due"));
+  const auto looked = failure_of(lane.look(0));
+  CHECK(contains(looked.message, "'t3': ready for round 7 came where round 1 was due"));
   CHECK(lane.done.empty());
 }
 

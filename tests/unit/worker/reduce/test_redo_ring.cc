@@ -8,6 +8,8 @@
 #include <cstring>
 #include <string>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "worker/reduce/redo_ring.h"
 
 namespace tributary::redo_ring_test {
@@ -23,9 +25,7 @@ Layout layout() {
 }
 
 std::shared_ptr<RedoRing> ring_of(EncodingSpec push = {}) {
-  auto ring = RedoRing::create(JobId(5), NodeRank(1), layout(), push, kRounds);
-  REQUIRE(ring);
-  return *ring;
+  return required(RedoRing::create(JobId(5), NodeRank(1), layout(), push, kRounds));
 }
 
 void fill(RedoRing& ring, std::uint32_t chunk, std::uint64_t round) {
@@ -111,10 +111,9 @@ TEST_CASE("the place of the open round is none of a round that is kept, and is f
     std::fill_n(flat, layout().flat_elements(), static_cast<float>(round));
     for (std::uint64_t kept = round - std::min<std::uint64_t>(round - 1, kRounds); kept < round; ++kept) {
       for (std::uint32_t chunk = 0; chunk < 3; ++chunk) {
-        const auto frame = ring->find(ChunkIndex(chunk), Round(kept));
-        REQUIRE(frame);
-        CHECK(reinterpret_cast<const float*>(frame->bytes.data())[0] == static_cast<float>(kept));
-        CHECK(frame->weight == kept);
+        const auto frame = required(ring->find(ChunkIndex(chunk), Round(kept)));
+        CHECK(reinterpret_cast<const float*>(frame.bytes.data())[0] == static_cast<float>(kept));
+        CHECK(frame.weight == kept);
       }
     }
     if (round > kRounds) CHECK_FALSE(ring->find(ChunkIndex(0), Round(round - kRounds - 1)));
@@ -144,10 +143,9 @@ TEST_CASE("rounds of a job with a gate count when what was decided about them is
   CHECK(ring->kept().last == Round(3));
   CHECK(ring->kept(true).first == Round(1));
   CHECK(ring->kept(true).last == Round(2));
-  const auto again = RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, {});
-  REQUIRE(again);
-  CHECK((*again)->kept(true).last == Round(2));
-  CHECK((*again)->find(ChunkIndex(2), Round(1))->gate == decision(1));
+  const auto again = required(RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, {}));
+  CHECK(again->kept(true).last == Round(2));
+  CHECK(again->find(ChunkIndex(2), Round(1))->gate == decision(1));
   ring->forget_after(Round(1));
   CHECK(ring->kept(true).last == Round(1));
   // A round that is gone through again has not been decided about.
@@ -187,9 +185,8 @@ TEST_CASE("what a node has not said is known of the last two rounds that are com
   CHECK(are(1, 1));  // not all chunks are there yet
   encode(2);
   CHECK(are(1, 2));
-  const auto again = RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, EncodingId::kInt8);
-  REQUIRE(again);
-  CHECK((*again)->residuals().last == Round(2));
+  const auto again = required(RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, EncodingId::kInt8));
+  CHECK(again->residuals().last == Round(2));
   ring->forget_after(Round(1));
   CHECK(are(1, 1));
   ring->forget_after(Round(0));
@@ -209,10 +206,9 @@ TEST_CASE("with a gate residuals of three rounds are kept: the last round's deci
       CHECK(all.last == Round(chunk == 2 ? round : round - 1));
     }
   }
-  const auto again = RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, EncodingId::kInt8);
-  REQUIRE(again);
-  CHECK((*again)->residuals().first == Round(5));
-  CHECK((*again)->residuals().last == Round(7));
+  const auto again = required(RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, EncodingId::kInt8));
+  CHECK(again->residuals().first == Round(5));
+  CHECK(again->residuals().last == Round(7));
 }
 
 TEST_CASE("rounds that are gone through again are forgotten") {
@@ -299,11 +295,10 @@ TEST_CASE("what is no ring of this node and model is refused in words") {
     CHECK(result.error().code == ErrorCode::kMalformed);
     return result.error().message;
   };
-  CHECK(why(RedoRing::adopt(copy_of(*ring), NodeRank(2), kTensors, {})).find("node 1") != std::string::npos);
+  CHECK(testing::contains(why(RedoRing::adopt(copy_of(*ring), NodeRank(2), kTensors, {})), "node 1"));
   CHECK(why(RedoRing::adopt(copy_of(*ring), NodeRank(1), {{"w", {2501}}}, {})).find("another model") !=
         std::string::npos);
-  CHECK(why(RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, EncodingId::kBf16)).find("encoding") !=
-        std::string::npos);
+  CHECK(testing::contains(why(RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, EncodingId::kBf16)), "encoding"));
   // Trainers write where the header is: whose ring it is was found out before.
   const Scribbler scribbler(*ring);
   const JobId job = ring->job();
@@ -313,18 +308,17 @@ TEST_CASE("what is no ring of this node and model is refused in words") {
   std::fill_n(scribbler.words, header.size(), ~0ull);
   CHECK(ring->job() == job);
   CHECK(ring->members() == members);
-  CHECK(why(RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, {})).find("is none") != std::string::npos);
+  CHECK(testing::contains(why(RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, {})), "is none"));
   std::copy_n(header.begin(), header.size(), scribbler.words);
   CHECK(RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, {}));
 
-  auto foreign = SharedMemory::create(1 << 16, "a test", SharedMemory::Peers::kWrite);
-  REQUIRE(foreign);
-  CHECK(why(RedoRing::adopt(FileDescriptor(::fcntl(foreign->fd(), F_DUPFD_CLOEXEC, 0)), NodeRank(1), kTensors, {}))
+  auto foreign = required(SharedMemory::create(1 << 16, "a test", SharedMemory::Peers::kWrite));
+  CHECK(why(RedoRing::adopt(FileDescriptor(::fcntl(foreign.fd(), F_DUPFD_CLOEXEC, 0)), NodeRank(1), kTensors, {}))
             .find("is none") != std::string::npos);
   // Without seals it could be made smaller under its reader.
   FileDescriptor open(::memfd_create("test", MFD_CLOEXEC));
   REQUIRE(::ftruncate(open.get(), 1 << 16) == 0);
-  CHECK(why(RedoRing::adopt(std::move(open), NodeRank(1), kTensors, {})).find("sealed") != std::string::npos);
+  CHECK(testing::contains(why(RedoRing::adopt(std::move(open), NodeRank(1), kTensors, {})), "sealed"));
 }
 
 }  // namespace tributary::redo_ring_test

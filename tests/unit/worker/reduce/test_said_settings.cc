@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/wire/codec.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/shard/core_fixture.h"
 #include "worker/reduce/node_gather.h"
 #include "worker/reduce/redo_ring.h"
@@ -96,9 +97,8 @@ TEST_CASE("the ring keeps a round's settings, and a round that says none has non
     ring->frame(ChunkIndex(0), Round(round));
     CHECK_FALSE(ring->find(ChunkIndex(0), Round(round)));
     ring->publish(ChunkIndex(0), Round(round), 7, says ? SaidSettings(settings) : SaidSettings());
-    const auto kept = ring->find(ChunkIndex(0), Round(round));
-    REQUIRE(kept);
-    CHECK(std::ranges::equal(kept->settings, says ? SaidSettings(settings) : SaidSettings()));
+    const auto kept = required(ring->find(ChunkIndex(0), Round(round)));
+    CHECK(std::ranges::equal(kept.settings, says ? SaidSettings(settings) : SaidSettings()));
     if (round >= 2 && round % 3 != 1) {
       CHECK(std::ranges::equal(ring->find(ChunkIndex(0), Round(round - 1))->settings, said(round - 1)));
     }
@@ -113,10 +113,9 @@ TEST_CASE("a push carries settings of up to as many steps as there can be groups
       const double value = std::ldexp(1.0, -static_cast<int>(i));
       said.settings.push_back({.lr = value, .weight_decay = 3 * value, .momentum = 5 * value});
     }
-    const auto back = decode_data(encode_data(said, out));
-    REQUIRE(back);
-    CHECK(std::get<Push>(*back).settings == said.settings);
-    CHECK(std::get<Push>(*back).weight == 32);
+    const auto back = required(decode_data(encode_data(said, out)));
+    CHECK(std::get<Push>(back).settings == said.settings);
+    CHECK(std::get<Push>(back).weight == 32);
   }
   Push too_many{Shard::key(1), Round(9), 32, EncodingId::kFp32};
   too_many.settings.assign(kMaxGroups + 1, {.lr = 0.5});

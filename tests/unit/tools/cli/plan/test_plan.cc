@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tools/cli/plan/plan.h"
 #include "tools/cli/plan/plan_measure.h"
 
@@ -29,9 +30,7 @@ Scenario lab() {
 }
 
 Plan planned(const Scenario& s) {
-  const auto plan = make_plan(s);
-  REQUIRE_MESSAGE(plan.has_value(), plan.error().message);
-  return *plan;
+  return required(make_plan(s));
 }
 
 std::string all_advice(const Plan& plan) {
@@ -132,10 +131,9 @@ Json server(Json placement = nullptr) {
 }
 
 TEST_CASE("links of running daemons become a scenario of payload rates") {
-  const auto m = measured_links({server(), worker("a", 29e6, 30e6), worker("b", 30e6, 28e6)}, "");
-  REQUIRE(m);
+  const auto m = required(measured_links({server(), worker("a", 29e6, 30e6), worker("b", 30e6, 28e6)}, ""));
   Scenario s;
-  use_measured(*m, s);
+  use_measured(m, s);
   CHECK(s.nodes == 2);
   CHECK(s.ranks_per_node == 2);
   CHECK(s.servers == 1);
@@ -144,8 +142,8 @@ TEST_CASE("links of running daemons become a scenario of payload rates") {
   CHECK(s.node_bandwidths.empty());  // alike
   CHECK(s.goodput == 1.0);
   CHECK(s.network.latency_s == Approx((0.01 - 62500 / 30e6) / 2).epsilon(1e-9));
-  CHECK(contains(measured_text(*m), "30.00 MB/s"));
-  CHECK(measured_json(*m).at("links").size() == 2);
+  CHECK(contains(measured_text(m), "30.00 MB/s"));
+  CHECK(measured_json(m).at("links").size() == 2);
 }
 
 TEST_CASE("a slower link and the coordinator's placement are taken over") {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "tests/unit/required.h"
 #include "tools/cli/run/strike_watch.h"
 
 namespace tributary::cli::strike_watch_test {
@@ -89,23 +90,21 @@ TEST_CASE("a datagram is a report if it says the rank, its round and samples") {
   const char* whole =
       R"({"rank":1,"world_size":4,"restarts":2,"resumed":10,"complete":11,"round":12,"rounds":90,"samples":8,
           "samples_sum":18446744073709551615,"correct":3,"loss_sum":1.5,"compute_ns":5,"reduce_ns":6,"wait_ns":7})";
-  const auto parsed = parse_progress(whole);
-  REQUIRE(parsed);
-  CHECK(parsed->rank == 1);
-  CHECK(parsed->restarts == 2);
-  CHECK(parsed->resumed == 10);
-  CHECK(parsed->complete == 11);
-  CHECK(parsed->samples_sum == ~0ull);
-  CHECK(parsed->loss_sum == 1.5);
-  CHECK(parsed->step_ns() == 18);
-  CHECK_FALSE(parsed->test_accuracy);
-  CHECK(parsed->correct == 3);
-  const auto least = parse_progress(R"({"rank":1,"round":12,"samples":8,"loss_sum":null})");
-  REQUIRE(least);
-  CHECK(least->rounds == 0);
-  CHECK_FALSE(least->correct);
-  REQUIRE(least->loss_sum);
-  CHECK(std::isnan(*least->loss_sum));
+  const auto parsed = required(parse_progress(whole));
+  CHECK(parsed.rank == 1);
+  CHECK(parsed.restarts == 2);
+  CHECK(parsed.resumed == 10);
+  CHECK(parsed.complete == 11);
+  CHECK(parsed.samples_sum == ~0ull);
+  CHECK(parsed.loss_sum == 1.5);
+  CHECK(parsed.step_ns() == 18);
+  CHECK_FALSE(parsed.test_accuracy);
+  CHECK(parsed.correct == 3);
+  const auto least = required(parse_progress(R"({"rank":1,"round":12,"samples":8,"loss_sum":null})"));
+  CHECK(least.rounds == 0);
+  CHECK_FALSE(least.correct);
+  REQUIRE(least.loss_sum);
+  CHECK(std::isnan(*least.loss_sum));
   CHECK_FALSE(parse_progress(R"({"rank":1,"round":12,"samples":8})")->loss_sum);
   CHECK_FALSE(parse_progress(R"({"rank":1,"world_size":4,"round":12})"));
   CHECK_FALSE(parse_progress(R"({"rank":"one"})"));
