@@ -15,6 +15,8 @@
 
 #include "common/config/job_json.h"
 #include "server/coordinator/coordinator_core.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/parts_in_memory.h"
 
 namespace tributary::testing {
@@ -86,6 +88,10 @@ class Cluster : public CoordinatorOutput {
   void write() {
     while (!disk_stands && !orders.empty()) write_one();
   }
+  void disk_goes_on() {
+    disk_stands = false;
+    write();
+  }
   // The oldest of what it was asked, also while it is held up.
   void write_one() {
     REQUIRE_FALSE(orders.empty());
@@ -125,6 +131,14 @@ class Cluster : public CoordinatorOutput {
   }
   void keep(std::uint16_t index, std::uint64_t min, std::uint64_t max) {
     keeps[server_peer(index).value] = {Version(min), Version(max)};
+  }
+  // Lowest and highest version that servers 0 and 1 keep.
+  struct Kept {
+    std::uint64_t min, max;
+  };
+  void keep(Kept first, Kept second) {
+    keep(0, first.min, first.max);
+    keep(1, second.min, second.max);
   }
   ServerHello hello_of(std::uint16_t index) const {
     ServerHello hello;
@@ -189,6 +203,11 @@ class Cluster : public CoordinatorOutput {
   }
   void leave(std::uint32_t w, LeaveKind kind, std::uint64_t round, const std::string& message = {}) {
     say(worker_peer(w), LeaveJob{open().job, open().view, NodeRank(w), kind, Round(round), message, {}});
+  }
+  // Node w stops, and servers write the state of the round.
+  void stop_at(std::uint32_t w, std::uint64_t round) {
+    leave(w, LeaveKind::kStopped, round);
+    all_done(round);
   }
   void done(std::uint16_t index, std::uint64_t round, bool ok = true) {
     say(server_peer(index),
@@ -317,12 +336,15 @@ class Cluster : public CoordinatorOutput {
 
 // Returns the one error that `peer` got, which must have `code` and every word.
 inline void check_error(const Cluster& cluster, PeerId peer, ErrorCode code, const std::vector<std::string>& words) {
-  const auto error = cluster.only<ControlError>(peer);
-  REQUIRE(error);
-  CHECK(to_string(error->code) == to_string(code));
+  const auto error = required(cluster.only<ControlError>(peer));
+  CHECK(to_string(error.code) == to_string(code));
   for (const std::string& word : words) {
-    CHECK_MESSAGE(error->message.find(word) != std::string::npos, error->message << " lacks: " << word);
+    CHECK_MESSAGE(contains(error.message, word), error.message << " lacks: " << word);
   }
+}
+
+inline JobWelcome welcome_of(const Cluster& cluster, std::uint32_t w) {
+  return required(cluster.only<JobWelcome>(worker_peer(w)));
 }
 
 inline constexpr std::uint64_t kMinute = 60'000;
@@ -355,12 +377,23 @@ inline void restarted(Cluster& cluster, const std::vector<StoredJob>& stored, st
   cluster.sent.clear();
 }
 
-// A cluster whose job has begun on so many nodes.
-struct TrainingCluster : Cluster {
-  explicit TrainingCluster(std::uint32_t nodes, std::uint16_t servers = 2) : Cluster(servers) {
-    everybody(nodes);
-    run(nodes);
+struct ClusterSize {
+  std::uint32_t workers = 1;
+  std::uint16_t servers = 2;
+};
+
+// A cluster whose servers and workers are all connected.
+struct FullCluster : Cluster {
+  explicit FullCluster(const ClusterSize& size) : Cluster(size.servers) { everybody(size.workers); }
+};
+
+// A cluster whose job has begun on all of its workers.
+struct TrainingCluster : FullCluster {
+  explicit TrainingCluster(const ClusterSize& size, JoinOptions options = {}) : FullCluster(size) {
+    run(size.workers, std::move(options));
   }
+  explicit TrainingCluster(std::uint32_t nodes, std::uint16_t servers = 2)
+      : TrainingCluster(ClusterSize{.workers = nodes, .servers = servers}) {}
 };
 
 }  // namespace tributary::testing

@@ -12,8 +12,7 @@ namespace tributary::testing {
 // As a job's that has run on so many servers.
 inline JobRecord known(std::uint64_t edition, std::uint64_t committed, std::uint64_t job = 30,
                        const std::string& name = "mnist", std::uint16_t servers = 2) {
-  Cluster cluster(servers);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = servers});
   JoinOptions options;
   options.job = name;
   cluster.run(1, options);

@@ -5,6 +5,8 @@
 #include <limits>
 #include <set>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_test {
@@ -12,12 +14,10 @@ namespace tributary::coordinator_test {
 using namespace testing;
 
 TEST_CASE("hellos are answered with the coordinator's incarnation, and peers are listed") {
-  Cluster cluster(2);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1});
   for (const PeerId peer : {server_peer(0), server_peer(1), worker_peer(0)}) {
-    const auto reply = cluster.only<HelloReply>(peer);
-    REQUIRE(reply);
-    CHECK(reply->coordinator_incarnation == 7);
+    const auto reply = required(cluster.only<HelloReply>(peer));
+    CHECK(reply.coordinator_incarnation == 7);
   }
   CHECK(cluster.core.peers().size() == 3);
   CHECK(cluster.core.idle());
@@ -77,8 +77,7 @@ TEST_CASE("a server of a cluster of another size is refused in words") {
 }
 
 TEST_CASE("messages that only the coordinator sends are refused, errors are never answered") {
-  Cluster cluster(1);
-  cluster.everybody(0);
+  FullCluster cluster({.workers = 0, .servers = 1});
   for (const ControlMessage& message :
        {ControlMessage(HelloReply{}), ControlMessage(HeartbeatReply{}), ControlMessage(OpenJob{}),
         ControlMessage(JobWelcome{}), ControlMessage(SnapshotAt{}), ControlMessage(SnapshotCommit{}),
@@ -113,16 +112,14 @@ TEST_CASE("a job opens when all nodes and all servers are there, and runs when a
   cluster.server(0);
   CHECK(cluster.phase() == "opening");
   for (std::uint16_t i = 0; i < 2; ++i) {
-    const auto open = cluster.only<OpenJob>(server_peer(i));
-    REQUIRE(open);
-    CHECK(open->nodes == 2);
-    CHECK_FALSE(open->resume);
-    CHECK(open->view == ViewId(1));
-    CHECK(open->job.value != 0);
-    const Result<Layout> layout = Layout::with_owners(open->tensors, open->chunk_elements, open->owners);
-    REQUIRE(layout);
+    const auto open = required(cluster.only<OpenJob>(server_peer(i)));
+    CHECK(open.nodes == 2);
+    CHECK_FALSE(open.resume);
+    CHECK(open.view == ViewId(1));
+    CHECK(open.job.value != 0);
+    const auto layout = required(Layout::with_owners(open.tensors, open.chunk_elements, open.owners));
     for (std::uint16_t lane = 0; lane < 2; ++lane)
-      CHECK_FALSE(layout->chunks_owned_by(ShardIndex(i), LaneIndex(lane)).empty());
+      CHECK_FALSE(layout.chunks_owned_by(ShardIndex(i), LaneIndex(lane)).empty());
   }
   CHECK(cluster.registry.begin()->second.view == ViewId(1));  // durable before anybody heard of it
   cluster.ready(0);
@@ -132,23 +129,20 @@ TEST_CASE("a job opens when all nodes and all servers are there, and runs when a
   cluster.ready(1);
   CHECK(cluster.phase() == "running");
   for (std::uint32_t w = 0; w < 2; ++w) {
-    const auto welcome = cluster.only<JobWelcome>(worker_peer(w));
-    REQUIRE(welcome);
-    CHECK(welcome->name == "mnist");
-    CHECK(welcome->job == cluster.open().job);
-    CHECK(welcome->view == ViewId(1));
-    CHECK(welcome->owners == cluster.open().owners);
-    REQUIRE(welcome->endpoints.size() == 2);
-    CHECK(welcome->endpoints[1][0] == "tcp://s1:1");
-    CHECK(welcome->locals == std::vector<std::vector<std::string>>{{"local-0-1", ""}, {"local-1-1", ""}});
+    const auto welcome = required(cluster.only<JobWelcome>(worker_peer(w)));
+    CHECK(welcome.name == "mnist");
+    CHECK(welcome.job == cluster.open().job);
+    CHECK(welcome.view == ViewId(1));
+    CHECK(welcome.owners == cluster.open().owners);
+    REQUIRE(welcome.endpoints.size() == 2);
+    CHECK(welcome.endpoints[1][0] == "tcp://s1:1");
+    CHECK(welcome.locals == std::vector<std::vector<std::string>>{{"local-0-1", ""}, {"local-1-1", ""}});
   }
   CHECK_FALSE(cluster.core.idle());
 }
 
 TEST_CASE("a model smaller than the cluster leaves servers without chunks, and they do not hold it up") {
-  Cluster cluster(3);
-  cluster.everybody(1);
-  cluster.run(1, {.tensors = {{"w", {10}}}});
+  TrainingCluster cluster({.workers = 1, .servers = 3}, {.tensors = {{"w", {10}}}});
   CHECK(cluster.open().owners.size() == 1);
   cluster.leave(0, LeaveKind::kStopped, 4);
   CHECK(cluster.phase() == "stopping");
@@ -160,8 +154,7 @@ TEST_CASE("a model smaller than the cluster leaves servers without chunks, and t
 }
 
 TEST_CASE("a model that is too large for the smallest chunks opens with those that the job asks for") {
-  Cluster cluster(1);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 1});
   JoinOptions options{.tensors = {{"w", {3ull << 30}}}};
   options.config.chunk_bytes = 1u << 20;
   cluster.join(0, options);
@@ -171,8 +164,7 @@ TEST_CASE("a model that is too large for the smallest chunks opens with those th
 }
 
 TEST_CASE("numbers that contradict each other are refused with the numbers") {
-  Cluster cluster(1);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 1});
   SUBCASE("world_size") {
     cluster.join(0, {.node = 1, .nodes = 3, .ranks = 2, .world_size = 5});
     check_error(cluster, worker_peer(0), ErrorCode::kTopology,
@@ -212,8 +204,7 @@ TEST_CASE("a worker that has not said hello is told to come again") {
 }
 
 TEST_CASE("a node that was refused is no longer told of when it has joined") {
-  Cluster cluster(1);
-  cluster.everybody(3);
+  FullCluster cluster({.workers = 3, .servers = 1});
   cluster.join(0, {.node = 0, .nodes = 3});
   JoinOptions other{.node = 1, .nodes = 3};
   other.config.optimizer.lr = 0.5;
@@ -224,8 +215,7 @@ TEST_CASE("a node that was refused is no longer told of when it has joined") {
 }
 
 TEST_CASE("a worker takes part in a bounded number of jobs") {
-  Cluster cluster(1);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 1});
   const auto joins = [&](std::uint32_t w, std::int64_t job) {
     cluster.join(w, {.job = "job-" + std::to_string(job), .node = 0, .nodes = 2});
   };
@@ -239,8 +229,7 @@ TEST_CASE("a worker takes part in a bounded number of jobs") {
 }
 
 TEST_CASE("nodes of one job must agree, and the odd one is told how") {
-  Cluster cluster(1);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 1});
   cluster.join(0, {.node = 0, .nodes = 2});
   const PeerId odd = worker_peer(1);
   JoinOptions other{.node = 1, .nodes = 2};
@@ -256,7 +245,7 @@ TEST_CASE("nodes of one job must agree, and the odd one is told how") {
     check_error(cluster, odd, ErrorCode::kConfigMismatch, {"'mnist'", "optimizer.lr", "0.01", "0.5", "same job file"});
     const std::string waits = cluster.job().waiting_for;
     CHECK(waits.starts_with("node 1; node 1 was refused: job 'mnist' was opened with another configuration"));
-    CHECK(waits.find("optimizer.lr") != std::string::npos);
+    CHECK(contains(waits, "optimizer.lr"));
   }
   SUBCASE("a training of another length") {
     other.config.train.epochs = 9;
@@ -282,8 +271,7 @@ TEST_CASE("nodes of one job must agree, and the odd one is told how") {
 
 TEST_CASE(
     "snapshots and evaluation may differ between nodes, and the same node may join anew with another configuration") {
-  Cluster cluster(1);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 1});
   JoinOptions options{.nodes = 2};
   options.config.optimizer.lr = 0.5;
   cluster.join(0, options);  // its trainers are started again with another file
@@ -297,8 +285,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a node that gives up while the job gathers makes room") {
-  Cluster cluster(1);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 1});
   cluster.join(0, {.node = 0, .nodes = 2});
   const LeaveJob leave{{}, {}, NodeRank(0), LeaveKind::kFailed, {}, "trainer died", "mnist"};
   cluster.say(worker_peer(1), leave);  // not its own
@@ -310,8 +297,7 @@ TEST_CASE("a node that gives up while the job gathers makes room") {
 }
 
 TEST_CASE("a worker with two jobs leaves the one that it names") {
-  Cluster cluster(1);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 1});
   cluster.join(0, {.job = "a", .nodes = 2});
   cluster.join(0, {.job = "b", .nodes = 2});
   cluster.say(worker_peer(0), LeaveJob{{}, {}, NodeRank(0), LeaveKind::kFailed, {}, {}, "a"});
@@ -322,8 +308,7 @@ TEST_CASE("a worker with two jobs leaves the one that it names") {
 }
 
 TEST_CASE("two jobs have different ids, in whatever order they open") {
-  Cluster cluster(1);
-  cluster.everybody(3);
+  FullCluster cluster({.workers = 3, .servers = 1});
   cluster.join(0, {.job = "a", .node = 0, .nodes = 2});
   cluster.join(2, {.job = "b"});
   const JobId b = cluster.open().job;
@@ -334,8 +319,7 @@ TEST_CASE("two jobs have different ids, in whatever order they open") {
 }
 
 TEST_CASE("a node that leaves while the shards load takes the job back to gathering, and the others wait on") {
-  Cluster cluster(1);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 1});
   cluster.join(0, {.node = 0, .nodes = 2});
   cluster.join(1, {.node = 1, .nodes = 2});
   const ViewId first = cluster.open().view;
@@ -352,8 +336,7 @@ TEST_CASE("a node that leaves while the shards load takes the job back to gather
   }
   CHECK(cluster.phase() == "gathering");
   CHECK(cluster.job().waiting_for == "node 1");
-  REQUIRE(cluster.only<StopJob>(server_peer(0)));
-  CHECK(cluster.only<StopJob>(server_peer(0))->kind == StopKind::kRestart);
+  CHECK(required(cluster.only<StopJob>(server_peer(0))).kind == StopKind::kRestart);
   CHECK(cluster.to<StopJob>(worker_peer(0)).empty());                                // it never heard of that view
   cluster.say(server_peer(0), ShardReady{cluster.open().job, first, true, {}, {}});  // late
   CHECK(cluster.count<JobWelcome>() == 0);
@@ -365,8 +348,7 @@ TEST_CASE("a node that leaves while the shards load takes the job back to gather
 }
 
 TEST_CASE("nodes that wait for shards to load hear how far these are") {
-  Cluster cluster(2);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1});
   cluster.join(0, {.node = 0, .nodes = 1});
   REQUIRE(cluster.phase() == "opening");
   const auto told = [&](std::uint64_t loaded) {
@@ -381,15 +363,14 @@ TEST_CASE("nodes that wait for shards to load hear how far these are") {
     return cluster.only<JobWaits>(worker_peer(0)).value_or(JobWaits{});
   };
   const JobWaits first = told(1'500'000'000), second = told(2'000'000'000), third = told(2'000'000'000);
-  CHECK(first.missing.find("server 1, which loads its part (1.5") != std::string::npos);
+  CHECK(contains(first.missing, "server 1, which loads its part (1.5"));
   CHECK(first.progress > 0);
   CHECK(second.progress > first.progress);
   CHECK(third.progress == second.progress);
 }
 
 TEST_CASE("a server that is lost while the shards load is waited for") {
-  Cluster cluster(2);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1});
   cluster.join(0, {});
   cluster.ready(0);
   cluster.pass(kTimeoutMs + 2000, 1, {server_peer(1)});
@@ -403,8 +384,7 @@ TEST_CASE("a server that is lost while the shards load is waited for") {
 }
 
 TEST_CASE("a shard that cannot open a job fails it with its own words") {
-  Cluster cluster(2);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1});
   cluster.join(0, {});
   cluster.say(server_peer(1),
               ShardReady{cluster.open().job, cluster.open().view, false, ErrorCode::kStore, "checksum of chunk 3"});
@@ -417,8 +397,7 @@ TEST_CASE("a shard that cannot open a job fails it with its own words") {
 }
 
 TEST_CASE("a job that cannot be recorded does not open") {
-  Cluster cluster(1);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 1});
   cluster.save_fails = true;
   cluster.join(0, {});
   // Workers try that again by themselves.
@@ -431,11 +410,9 @@ TEST_CASE("a job that cannot be recorded does not open") {
 }
 
 TEST_CASE("a declaration that is no layout fails everybody with the reason") {
-  Cluster cluster(1);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 1});
   cluster.join(0, {.tensors = {{"w", {0}}}});
-  REQUIRE(cluster.only<ControlError>(worker_peer(0)));
-  CHECK(cluster.only<ControlError>(worker_peer(0))->code == ErrorCode::kInvalidArgument);
+  CHECK(required(cluster.only<ControlError>(worker_peer(0))).code == ErrorCode::kInvalidArgument);
   CHECK(cluster.phase() == "idle");
 }
 

@@ -1,5 +1,7 @@
 // Copies of the registry on servers, and a coordinator that has lost it (docs/recovery.md, "The registry").
 #include "server/coordinator/cluster/job_record_seal.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/known_records.h"
 
 namespace tributary::coordinator_registry_test {
@@ -10,9 +12,7 @@ using namespace testing;
 using records::copy_of;
 
 JobRecord record_in(const JobRecordCopy& copy) {
-  const Result<JobRecord> record = records::record_in(copy, "the copy");
-  REQUIRE_MESSAGE(record.has_value(), record.error().message);
-  return *record;
+  return required(records::record_in(copy, "the copy"));
 }
 
 struct Searching : ClusterWithCopies {
@@ -36,8 +36,7 @@ using Question = std::pair<std::uint16_t, std::uint64_t>;
 }  // namespace
 
 TEST_CASE("servers but server 0 get a copy of the record before a view opens, and before a snapshot counts") {
-  Cluster cluster(3);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 3});
   JoinOptions options;
   options.config.snapshot.every_rounds = 5;
   cluster.join(0, options);
@@ -52,24 +51,21 @@ TEST_CASE("servers but server 0 get a copy of the record before a view opens, an
   };
   std::uint64_t edition = 0;
   for (const std::uint16_t server : {1, 2}) {
-    const auto copy = before(server_peer(server), OpenJob{});
-    REQUIRE(copy);
-    CHECK(copy->job == cluster.open().job);
-    CHECK(record_in(*copy).view == cluster.open().view);
-    CHECK(record_in(*copy).owners == cluster.open().owners);
-    edition = record_in(*copy).edition;
+    const auto copy = required(before(server_peer(server), OpenJob{}));
+    CHECK(copy.job == cluster.open().job);
+    CHECK(record_in(copy).view == cluster.open().view);
+    CHECK(record_in(copy).owners == cluster.open().owners);
+    edition = record_in(copy).edition;
   }
   CHECK(cluster.to<JobRecordCopy>(server_peer(0)).empty());
   cluster.all_ready();
   cluster.pass(20'000, 1, {}, 3);
-  const auto at = cluster.to<SnapshotAt>(server_peer(0));
-  REQUIRE(at.size() == 1);
+  const auto at = only_one(cluster.to<SnapshotAt>(server_peer(0)));
   cluster.sent.clear();
-  cluster.all_done(at[0].round.value);
-  const auto copy = before(server_peer(2), SnapshotCommit{});
-  REQUIRE(copy);
-  CHECK(record_in(*copy).edition > edition);
-  CHECK(record_in(*copy).committed == at[0].round);
+  cluster.all_done(at.round.value);
+  const auto copy = required(before(server_peer(2), SnapshotCommit{}));
+  CHECK(record_in(copy).edition > edition);
+  CHECK(record_in(copy).committed == at.round);
   CHECK(cluster.to<JobRecordCopy>(server_peer(0)).empty());
 }
 
@@ -79,10 +75,9 @@ TEST_CASE("a server that lacks copies gets them after a while, and until it has 
   cluster.server_with(0, {});
   cluster.server_with(1, {{JobId(30), 5}, {JobId(40), 8}});
   cluster.pass(1000, 0);
-  const auto copies = cluster.to<JobRecordCopy>(server_peer(1));
-  REQUIRE(copies.size() == 1);
-  CHECK(copies[0].job == JobId(40));
-  CHECK(record_in(copies[0]).edition == 9);
+  const auto copy = only_one(cluster.to<JobRecordCopy>(server_peer(1)));
+  CHECK(copy.job == JobId(40));
+  CHECK(record_in(copy).edition == 9);
   cluster.sent.clear();
   cluster.pass(9000, 0);
   CHECK(cluster.to<JobRecordCopy>(server_peer(1)).empty());
@@ -113,7 +108,7 @@ TEST_CASE("a registry that is lost comes from the servers: of each job the newes
   cluster.join(0, {});
   cluster.server_with(2, {{JobId(30), 5}});
   CHECK(cluster.asked() == Question(2, 30));
-  CHECK(cluster.job().waiting_for.find("newer copies") != std::string::npos);
+  CHECK(contains(cluster.job().waiting_for, "newer copies"));
   cluster.say(server_peer(1), copy_of(old));  // nobody asked
   CHECK(cluster.asks_nobody());
   cluster.say(server_peer(2), copy_of(newer));
@@ -131,7 +126,7 @@ TEST_CASE("a registry that is lost comes from the servers: of each job the newes
   cluster.pass(3000, 0);
   CHECK_FALSE(cluster.adopted);
   cluster.core.not_adopted({ErrorCode::kStore, "the disk is full"});
-  CHECK(cluster.errors.back().find("the disk is full") != std::string::npos);
+  CHECK(contains(cluster.errors.back(), "the disk is full"));
   cluster.pass(2000, 0);
   REQUIRE(cluster.adopted);
   CHECK(cluster.adopted->size() == 2);
@@ -219,7 +214,7 @@ TEST_CASE("a copy that cannot be read is left out for an older one") {
   }
   cluster.say(server_peer(1), damaged);
   REQUIRE_FALSE(cluster.warnings.empty());
-  CHECK(cluster.warnings.back().find("server 1's copy of the record of job id 30 is") != std::string::npos);
+  CHECK(contains(cluster.warnings.back(), "server 1's copy of the record of job id 30 is"));
   CHECK(cluster.asked() == Question(2, 30));
   cluster.say(server_peer(2), copy_of(known(5, 8)));
   REQUIRE(cluster.adopted);
@@ -243,11 +238,10 @@ TEST_CASE("a copy that is older than the job's first snapshot does not let it be
   after.worker(0);
   after.join(0, {});
   CHECK_FALSE(after.last_open);
-  const auto refused = after.to<ControlError>(worker_peer(0));
-  REQUIRE(refused.size() == 1);
-  CHECK(refused[0].code == ErrorCode::kStore);
-  CHECK(refused[0].message.find("server 0") != std::string::npos);
-  CHECK(refused[0].message.find("round 8") != std::string::npos);
+  const auto refused = only_one(after.to<ControlError>(worker_peer(0)));
+  CHECK(refused.code == ErrorCode::kStore);
+  CHECK(contains(refused.message, "server 0"));
+  CHECK(contains(refused.message, "round 8"));
 }
 
 TEST_CASE("a copy that is older than the commit takes the newest round of which there is a copy of server 0's part") {
@@ -302,9 +296,8 @@ TEST_CASE("while newer records are looked for, no job is removed or restored; wo
   cluster.server_with(0, {});
   cluster.server_with(1, {{JobId(30), 4}});
   cluster.worker(0);
-  const auto removed = cluster.remove_job("mnist");
-  REQUIRE_FALSE(removed);
-  CHECK(removed.error().code == ErrorCode::kUnavailable);
+  const auto removed = failure_of(cluster.remove_job("mnist"));
+  CHECK(removed.code == ErrorCode::kUnavailable);
   cluster.say(worker_peer(0), copy_of(known(4, 9)));
   CHECK_FALSE(cluster.adopted);
 }
@@ -361,18 +354,15 @@ TEST_CASE("a copy that names a round that is nowhere any more takes the round th
 }
 
 TEST_CASE("what is removed goes on all servers, with the copies") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   const JobId job = cluster.open().job;
   cluster.leave(0, LeaveKind::kFinished, 3);
   cluster.all_done(3);
   cluster.sent.clear();
   REQUIRE(cluster.remove_job("mnist"));
   for (const std::uint16_t server : {0, 1}) {
-    const auto drops = cluster.to<DropCheckpoint>(server_peer(server));
-    REQUIRE(drops.size() == 1);
-    CHECK(drops[0].job == job);
+    const auto dropped = only_one(cluster.to<DropCheckpoint>(server_peer(server)));
+    CHECK(dropped.job == job);
   }
 }
 

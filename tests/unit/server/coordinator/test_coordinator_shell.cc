@@ -6,6 +6,8 @@
 #include <thread>
 
 #include "server/coordinator/coordinator.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 #include "tests/unit/server/lane/lane_fixture.h"
 #include "tests/unit/temp_dir.h"
@@ -23,7 +25,7 @@ class SlowRegistry final : public JobRegistry {
   Result<JobRecord> record(JobId) const override { return fail(ErrorCode::kNotFound, "none"); }
   Status save_all(std::span<const JobRecord> records) override {
     std::unique_lock lock(mutex_);
-    if (records.front().job_json.find(slow_) == std::string::npos) return {};
+    if (!contains(records.front().job_json, slow_)) return {};
     asked_ = true;
     changed_.notify_all();
     changed_.wait(lock, [this] { return let_; });
@@ -102,9 +104,8 @@ struct Peer {
   template <class M>
   std::optional<M> hear() {
     for (zmq::message_t frame; socket.recv(frame);) {
-      const auto message = decode_control({static_cast<const std::byte*>(frame.data()), frame.size()});
-      REQUIRE(message);
-      if (const M* m = std::get_if<M>(&*message)) return *m;
+      const auto message = required(decode_control({static_cast<const std::byte*>(frame.data()), frame.size()}));
+      if (const M* m = std::get_if<M>(&message)) return *m;
     }
     return std::nullopt;
   }
@@ -115,10 +116,9 @@ TEST_CASE("a disk that keeps the record of one job waiting does not keep the rou
   SlowRegistry registry("slow-job");
   CoordinatorSettings config;
   config.address = "tcp://127.0.0.1:*";
-  const auto coordinator = Coordinator::start(config, &registry, quiet_logger());
-  REQUIRE(coordinator);
+  const auto coordinator = required(Coordinator::start(config, &registry, quiet_logger()));
   zmq::context_t context(1);
-  Peer server(context, (*coordinator)->local_endpoint()), worker(context, (*coordinator)->local_endpoint());
+  Peer server(context, coordinator->local_endpoint()), worker(context, coordinator->local_endpoint());
   const Cluster words(1);  // of which peers say what
   server.say(words.hello_of(0));
   REQUIRE(server.hear<HelloReply>());
@@ -128,46 +128,41 @@ TEST_CASE("a disk that keeps the record of one job waiting does not keep the rou
   options.job = "quick-job";
   options.config.gate.clip_norm = 1.0;
   worker.say(words.join_of(options));
-  const auto open = server.hear<OpenJob>();
-  REQUIRE(open);
-  server.say(ShardReady{open->job, open->view, true, {}, {}});
+  const auto open = required(server.hear<OpenJob>());
+  server.say(ShardReady{open.job, open.view, true, {}, {}});
   REQUIRE(worker.hear<JobWelcome>());
 
   options.job = "slow-job";
   worker.say(words.join_of(options));
   const bool stands = registry.wait_until_asked();
   CHECK(stands);
-  RoundFacts facts{open->job, open->view, Round(1), {}, {}, {}};
+  RoundFacts facts{open.job, open.view, Round(1), {}, {}, {}};
   facts.before = GateDecision{GateVerdict::kVoid, 0.0, 0.0, 4.0f, 0};
-  for (std::uint32_t c = 0; c < open->owners.size(); ++c) facts.chunks.push_back({ChunkIndex(c), {0.25, 1, true}});
+  for (std::uint32_t c = 0; c < open.owners.size(); ++c) facts.chunks.push_back({ChunkIndex(c), {0.25, 1, true}});
   server.say(facts);
   CHECK(server.hear<RoundDecision>());
   worker.say(Heartbeat{worker_incarnation(0), {}});
   CHECK(worker.hear<HeartbeatReply>());
-  CHECK((*coordinator)->jobs().size() == 2);
+  CHECK(coordinator->jobs().size() == 2);
   registry.let();
-  const auto slow = server.hear<OpenJob>();
-  REQUIRE(slow);
-  CHECK(slow->job != open->job);
+  const auto slow = required(server.hear<OpenJob>());
+  CHECK(slow.job != open.job);
 }
 
 TEST_CASE("the coordinator refuses garbage with words, and keeps serving") {
   CoordinatorSettings config;
   config.address = "tcp://127.0.0.1:*";
-  const auto coordinator = Coordinator::start(config, nullptr, quiet_logger());
-  REQUIRE(coordinator);
+  const auto coordinator = required(Coordinator::start(config, nullptr, quiet_logger()));
   zmq::context_t context(1);
   zmq::socket_t peer(context, zmq::socket_type::dealer);
   peer.set(zmq::sockopt::linger, 0);
   peer.set(zmq::sockopt::rcvtimeo, 10'000);
-  peer.connect((*coordinator)->local_endpoint());
+  peer.connect(coordinator->local_endpoint());
   const auto ask = [&](std::span<const std::byte> bytes) -> ControlMessage {
     peer.send(zmq::const_buffer(bytes.data(), bytes.size()));
     zmq::message_t reply;
     REQUIRE(peer.recv(reply));
-    const auto message = decode_control({static_cast<const std::byte*>(reply.data()), reply.size()});
-    REQUIRE(message);
-    return *message;
+    return required(decode_control({static_cast<const std::byte*>(reply.data()), reply.size()}));
   };
   const auto garbage = ask(as_bytes(filled(3.0f)));
   REQUIRE(std::holds_alternative<ControlError>(garbage));
@@ -175,12 +170,12 @@ TEST_CASE("the coordinator refuses garbage with words, and keeps serving") {
   const auto version = ask(encode_control_as_version(WorkerHello{"me", 5}, kProtocolVersion + 41));
   REQUIRE(std::holds_alternative<ControlError>(version));
   CHECK(std::get<ControlError>(version).code == ErrorCode::kProtocolVersion);
-  CHECK(std::get<ControlError>(version).message.find(std::to_string(kProtocolVersion + 41)) != std::string::npos);
+  CHECK(contains(std::get<ControlError>(version).message, std::to_string(kProtocolVersion + 41)));
   CHECK(std::holds_alternative<HelloReply>(ask(encode_control(WorkerHello{"me", 5}))));
-  CHECK((*coordinator)->malformed() == 2);
-  REQUIRE((*coordinator)->peers().size() == 1);
-  CHECK((*coordinator)->peers()[0].name == "me");
-  const auto events = (*coordinator)->events();
+  CHECK(coordinator->malformed() == 2);
+  REQUIRE(coordinator->peers().size() == 1);
+  CHECK(coordinator->peers()[0].name == "me");
+  const auto events = coordinator->events();
   REQUIRE_FALSE(events.empty());
   CHECK(events.back().words == "worker me is there");
 }
@@ -195,9 +190,7 @@ struct Place {
     settings.heartbeat_ms = 50;
     settings.home = ShardIndex(index);
     settings.places = places;
-    auto started = Coordinator::start(settings, &registry, quiet_logger());
-    REQUIRE_MESSAGE(started, started.error().message);
-    coordinator = std::move(*started);
+    coordinator = required(Coordinator::start(settings, &registry, quiet_logger()));
     coordinator->tell_admin("admin-of-" + std::to_string(index));
   }
   bool takes_it() const {
@@ -222,23 +215,19 @@ TEST_CASE("of two servers that may have the coordinator the second takes it when
   Peer worker(context, places[1]);
   for (SeatReport heard; heard.holder != ShardIndex(0);) {  // until the second has heard the first
     worker.say(WorkerHello{"host0", worker_incarnation(0)});
-    const auto report = worker.hear<SeatReport>();
-    REQUIRE(report);
-    heard = *report;
+    heard = required(worker.hear<SeatReport>());
     CHECK(heard.place == ShardIndex(1));
   }
   CHECK(second.coordinator->jobs().empty());
-  const auto elsewhere = second.coordinator->stop_job("mnist");
-  REQUIRE_FALSE(elsewhere);
-  CHECK(elsewhere.error().message.find("server 0 (http://admin-of-0) has it") != std::string::npos);
+  const auto elsewhere = failure_of(second.coordinator->stop_job("mnist"));
+  CHECK(contains(elsewhere.message, "server 0 (http://admin-of-0) has it"));
 
   first.reset();
   REQUIRE(second.takes_it());
   worker.say(WorkerHello{"host0", worker_incarnation(0)});
-  const auto reply = worker.hear<HelloReply>();
-  REQUIRE(reply);
-  CHECK(reply->term > terms[0].terms.promised);
-  CHECK(terms[1].terms.promised == reply->term);
+  const auto reply = required(worker.hear<HelloReply>());
+  CHECK(reply.term > terms[0].terms.promised);
+  CHECK(terms[1].terms.promised == reply.term);
   // The first one is back, and follows.
   Place again(0, places, terms[0]);
   for (int i = 0; i < 500 && again.coordinator->holder_in_words().empty(); ++i) {
@@ -276,12 +265,10 @@ TEST_CASE("a coordinator that a server has outlived in a later term gives way, a
 TEST_CASE("a coordinator's address that is taken is refused by name") {
   CoordinatorSettings config;
   config.address = "tcp://127.0.0.1:*";
-  const auto first = Coordinator::start(config, nullptr, quiet_logger());
-  REQUIRE(first);
-  config.address = (*first)->endpoint();
-  const auto second = Coordinator::start(config, nullptr, quiet_logger());
-  REQUIRE_FALSE(second);
-  CHECK(second.error().message.find(config.address) != std::string::npos);
+  const auto first = required(Coordinator::start(config, nullptr, quiet_logger()));
+  config.address = first->endpoint();
+  const auto second = failure_of(Coordinator::start(config, nullptr, quiet_logger()));
+  CHECK(contains(second.message, config.address));
 }
 
 }  // namespace

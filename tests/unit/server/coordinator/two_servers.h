@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::testing {
@@ -25,6 +26,8 @@ struct TwoServers : Cluster {
   }
   // Returns the server's OpenJob, if it got exactly one.
   std::optional<OpenJob> opened(std::uint16_t index) const { return only<OpenJob>(peers[index]); }
+  // Does the server, which must have been asked to open a view, go on with what it keeps?
+  bool kept(std::uint16_t index) const { return required(opened(index)).kept; }
   void all_open() {
     const OpenJob opening = open();
     for (const PeerId peer : peers) say(peer, ShardReady{opening.job, opening.view, true, {}, {}});
@@ -32,9 +35,7 @@ struct TwoServers : Cluster {
   // Opens all shards; returns node w's welcome.
   JobWelcome welcome(std::uint32_t w = 0) {
     all_open();
-    const auto said = only<JobWelcome>(worker_peer(w));
-    REQUIRE(said);
-    return *said;
+    return required(only<JobWelcome>(worker_peer(w)));
   }
 
   PeerId peers[2] = {server_peer(0), server_peer(1)};

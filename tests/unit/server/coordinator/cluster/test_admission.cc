@@ -20,15 +20,12 @@
 #include "common/system/file_descriptor.h"
 #include "common/wire/zmq_util.h"
 #include "server/coordinator/cluster/admission.h"
+#include "tests/unit/expect.h"
 
 namespace tributary::testing::admission_test {
 namespace {
 
 using std::chrono::milliseconds;
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 KeyPair pair_of(const std::string& name) {
   return make_key_pair(name, Role::kWorker).value();
@@ -210,11 +207,11 @@ TEST_CASE("a key that is not authorized is refused with a line on both sides, an
   Host host;
   const KeyPair a = pair_of("a");
   Guest guest(host, &a, host.own.identity.key);
-  CHECK(has(guest.why(), "does not let this daemon's key in"));
+  CHECK(contains(guest.why(), "does not let this daemon's key in"));
   CHECK(host.receive(milliseconds(0)) == "none");
   CHECK(host.admission->refused() >= 1);
   host.logger->flush();
-  CHECK(has(host.lines.str(), "refused a peer at 127.0.0.1 that connects to the host: its key " + a.identity.key));
+  CHECK(contains(host.lines.str(), "refused a peer at 127.0.0.1 that connects to the host: its key " + a.identity.key));
   host.allow(a.identity.key);
   guest.watch->connect_again(host.endpoint);
   guest.say_hello();
@@ -226,9 +223,9 @@ TEST_CASE("without keys, or with another host's, nobody gets in") {
   const KeyPair a = pair_of("a");
   host.allow(a.identity.key);
   Guest plain(host, nullptr, "");
-  CHECK(has(plain.why(), "it wants keys, and this daemon has none"));
+  CHECK(contains(plain.why(), "it wants keys, and this daemon has none"));
   Guest misled(host, &a, pair_of("other").identity.key);
-  CHECK(has(misled.why(), "does not show the key that [security] coordinator_key names"));
+  CHECK(contains(misled.why(), "does not show the key that [security] coordinator_key names"));
   CHECK(host.receive(milliseconds(50)) == "none");
 }
 
@@ -239,7 +236,7 @@ TEST_CASE("a host without keys is told apart from the one that was meant") {
   host.endpoint = bind_endpoint(open, "tcp://127.0.0.1:*").value();
   const KeyPair a = pair_of("a");
   Guest guest(host, &a, host.own.identity.key);
-  CHECK(has(guest.why(), "or has none"));
+  CHECK(contains(guest.why(), "or has none"));
 }
 
 TEST_CASE("connections that never show a key keep nobody out, and are cut beyond their bound") {

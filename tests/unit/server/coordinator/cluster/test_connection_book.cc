@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "server/coordinator/cluster/connection_book.h"
+#include "tests/unit/expect.h"
 
 namespace tributary::connection_book_test {
 namespace {
@@ -69,7 +70,7 @@ TEST_CASE("beyond the bound on bytes goes who has brought no whole message for l
   book.holds(4, 100);
   const auto cuts = book.beyond();
   CHECK(ids_of(cuts) == std::vector<int>{3});
-  CHECK(cuts[0].why.find("of messages that have not ended") != std::string::npos);
+  CHECK(testing::contains(cuts[0].why, "of messages that have not ended"));
   CHECK(book.held_bytes() == 600);
   book.holds(2, 5000);  // by itself beyond the bound
   CHECK(ids_of(book.beyond()) == std::vector<int>{2, 4});

@@ -4,6 +4,8 @@
 #include "common/config/job_json.h"
 #include "server/coordinator/cluster/control_permits.h"
 #include "tests/unit/common/wire/random_message.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::testing::control_permits_test {
 namespace {
@@ -54,9 +56,8 @@ TEST_CASE("every kind of message is one role's, both's, or nobody's") {
 
 TEST_CASE("a hello is said with the key, and by the name, that the connection has") {
   CHECK(check_permitted(kNode0, hello_of(kNode0, 1), {}));
-  const Status renamed = check_permitted(kNode1, hello_of({"node-0", Role::kWorker, kNode1.key}, 2), {});
-  REQUIRE_FALSE(renamed);
-  CHECK(renamed.error().message.find("worker 'node-0' shows the key of worker 'node-1'") != std::string::npos);
+  const auto renamed = failure_of(check_permitted(kNode1, hello_of({"node-0", Role::kWorker, kNode1.key}, 2), {}));
+  CHECK(contains(renamed.message, "worker 'node-0' shows the key of worker 'node-1'"));
   CHECK_FALSE(check_permitted(kNode1, hello_of(kNode0, 2), {}));
   CHECK_FALSE(check_permitted(kNode0, hello_of(kNode0, 0), {}));
   ServerHello server;
@@ -79,10 +80,9 @@ TEST_CASE("a server's key is good for its own index") {
     return check_permitted(who, m, {});
   };
   CHECK(hello(kServer1, 1));
-  const Status seventh = hello(kServer1, 7);
-  REQUIRE_FALSE(seventh);
-  CHECK(seventh.error().message.find("server 7 shows the key of server 'server-1'") != std::string::npos);
-  CHECK(seventh.error().message.find("keys new server-7") != std::string::npos);
+  const auto seventh = failure_of(hello(kServer1, 7));
+  CHECK(contains(seventh.message, "server 7 shows the key of server 'server-1'"));
+  CHECK(contains(seventh.message, "keys new server-7"));
   CHECK_FALSE(hello(kServer1, 0));
   CHECK(hello(coordinator, 0));
   CHECK_FALSE(hello(coordinator, 1));

@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "common/math/encoding.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_placement_test {
@@ -64,16 +66,13 @@ struct Placed {
     arrive(cluster, servers, workers);
     cluster.run(static_cast<std::uint32_t>(workers.size()), options);
     REQUIRE(cluster.phase() == "running");
-    const auto of_job = cluster.job().placement;
-    REQUIRE(of_job);
-    placement = *of_job;
+    placement = required(cluster.job().placement);
     for (const JobPlacement::Server& server : placement.servers) {
       chunks += (chunks.empty() ? "" : " ") + std::to_string(server.chunks);
     }
   }
   bool logged(const std::string& words) const {
-    return std::ranges::any_of(cluster.logged,
-                               [&](const std::string& line) { return line.find(words) != std::string::npos; });
+    return std::ranges::any_of(cluster.logged, [&](const std::string& line) { return contains(line, words); });
   }
   Cluster cluster;
   JobPlacement placement;
@@ -181,12 +180,11 @@ TEST_CASE("state that servers have in memory keeps its chunks, when nodes join b
     options.node = w;
     cluster.join(w, options);
   }
-  const auto open = cluster.only<OpenJob>(server_peer(1));
-  REQUIRE(open);
-  CHECK(open->nodes == 3);
-  CHECK(open->kept);
-  CHECK_FALSE(open->resume);
-  CHECK(open->owners == owners);
+  const auto open = required(cluster.only<OpenJob>(server_peer(1)));
+  CHECK(open.nodes == 3);
+  CHECK(open.kept);
+  CHECK_FALSE(open.resume);
+  CHECK(open.owners == owners);
   // Another number of nodes would have had chunks of another size.
   Cluster other(2);
   arrive(other, places("s", 2), places("w", 3));
@@ -265,21 +263,19 @@ TEST_CASE("a resumed job keeps its shards on other hosts, and what it could have
   CHECK(after.phase() == "running");
   CHECK(after.open().resume);
   CHECK(after.open().owners == before.cluster.open().owners);
-  const auto placement = after.job().placement;
-  REQUIRE(placement);
-  CHECK(placement->predicted.time_factor == doctest::Approx(1.2));  // 4 workers push 0.3 of the model to server 0
-  CHECK(placement->optimal_factor == doctest::Approx(1.0));
+  const auto placement = required(after.job().placement);
+  CHECK(placement.predicted.time_factor == doctest::Approx(1.2));  // 4 workers push 0.3 of the model to server 0
+  CHECK(placement.optimal_factor == doctest::Approx(1.0));
   CHECK(std::ranges::any_of(after.logged, [](const std::string& line) {
-    return line.find("keeps the shards that it was dealt for other hosts") != std::string::npos;
+    return contains(line, "keeps the shards that it was dealt for other hosts");
   }));
 }
 
 TEST_CASE("a worker whose bandwidth is impossible is refused in words") {
   Cluster cluster(1);
   cluster.say(worker_peer(0), WorkerHello{"n0", worker_incarnation(0), "w0", 0.0});
-  const auto error = cluster.only<ControlError>(worker_peer(0));
-  REQUIRE(error);
-  CHECK(error->message.find("worker n0 has bandwidth 0") != std::string::npos);
+  const auto error = required(cluster.only<ControlError>(worker_peer(0)));
+  CHECK(contains(error.message, "worker n0 has bandwidth 0"));
   CHECK(cluster.core.peers().empty());
 }
 
@@ -291,10 +287,9 @@ TEST_CASE("a share below half a chunk is no share, and does not make the chunks 
   const auto owners = [&](std::uint64_t chunk_elements, std::vector<double> weights) {
     std::vector<ShardSlots> slots;
     for (const double weight : weights) slots.push_back({1, weight});
-    const auto layout = place_chunks(tensors, chunk_elements, slots, here);
-    REQUIRE(layout);
+    const auto layout = required(place_chunks(tensors, chunk_elements, slots, here));
     std::vector<int> chunks(weights.size(), 0);
-    for (const ChunkOwner& owner : layout->owners()) ++chunks[owner.shard.value];
+    for (const ChunkOwner& owner : layout.owners()) ++chunks[owner.shard.value];
     std::string text;
     for (const int count : chunks) text += (text.empty() ? "" : " ") + std::to_string(count);
     return text;

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "server/coordinator/cluster/coordinator_seat.h"
+#include "tests/unit/required.h"
 
 namespace tributary::coordinator_seat_test {
 namespace {
@@ -14,10 +15,9 @@ CoordinatorSeat seat(std::uint16_t place, std::uint16_t places = 2, std::uint64_
 
 // It stands, and its disk takes the term.
 Term take(CoordinatorSeat& seat, std::uint64_t now_ms) {
-  const auto term = seat.stand(now_ms);
-  REQUIRE(term);
-  REQUIRE(seat.took(*term, true));
-  return *term;
+  const auto term = required(seat.stand(now_ms));
+  REQUIRE(seat.took(term, true));
+  return term;
 }
 
 // Each hears of the other.
@@ -131,10 +131,9 @@ TEST_CASE("terms of different servers differ, and grow") {
 
 TEST_CASE("a term that is over before it is on the disk is not taken") {
   CoordinatorSeat second = seat(1);
-  const auto term = second.stand(kTimeout);
-  REQUIRE(term);
+  const auto term = required(second.stand(kTimeout));
   second.learn(Term(100));
-  CHECK_FALSE(second.took(*term, true));
+  CHECK_FALSE(second.took(term, true));
   CHECK_FALSE(second.holds());
   CHECK(*second.stand(kTimeout) > Term(100));
 }

@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
 #include "server/coordinator/cluster/lane_address.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::lane_address_test {
 namespace {
@@ -21,18 +23,15 @@ TEST_CASE("impossible addresses are refused with the value and what would be rig
   for (const char* bind : {"udp://127.0.0.1:1", "tcp://127.0.0.1", "tcp://127.0.0.1:", "tcp://127.0.0.1:12x",
                            "tcp://127.0.0.1:65536", "ipc://", "127.0.0.1:7000", ""}) {
     CAPTURE(bind);
-    const auto address = lane_bind_address(bind, LaneIndex(0));
-    REQUIRE_FALSE(address);
-    CHECK(address.error().code == ErrorCode::kConfig);
-    CHECK(address.error().message.starts_with(std::string("[server] bind = \"").append(bind).append("\": ")));
-    CHECK(address.error().message.find("tcp://ADDRESS:PORT") != std::string::npos);
+    const auto address = failure_of(lane_bind_address(bind, LaneIndex(0)));
+    CHECK(address.code == ErrorCode::kConfig);
+    CHECK(address.message.starts_with(std::string("[server] bind = \"").append(bind).append("\": ")));
+    CHECK(testing::contains(address.message, "tcp://ADDRESS:PORT"));
   }
-  const auto beyond = lane_bind_address("tcp://127.0.0.1:65535", LaneIndex(1));
-  REQUIRE_FALSE(beyond);
-  CHECK(beyond.error().message.find("65536") != std::string::npos);
-  const auto deep = lane_bind_address("ipc:///" + std::string(200, 'd'), LaneIndex(1));
-  REQUIRE_FALSE(deep);
-  CHECK(deep.error().message.find("characters") != std::string::npos);
+  const auto beyond = failure_of(lane_bind_address("tcp://127.0.0.1:65535", LaneIndex(1)));
+  CHECK(testing::contains(beyond.message, "65536"));
+  const auto deep = failure_of(lane_bind_address("ipc:///" + std::string(200, 'd'), LaneIndex(1)));
+  CHECK(testing::contains(deep.message, "characters"));
 }
 
 TEST_CASE("workers are told an address that they can reach") {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "tests/unit/expect.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::peer_clock_test {
@@ -11,8 +12,7 @@ namespace tributary::peer_clock_test {
 using namespace testing;
 
 TEST_CASE("a daemon's clock that is not the coordinator's is told once, and shown") {
-  Cluster cluster(1);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 1});
   constexpr std::uint64_t kNow = 1'700'000'000'000;
   cluster.clock_ms = kNow;
   const auto beats = [&](std::uint32_t w, std::int64_t ahead_ms) {
@@ -21,8 +21,7 @@ TEST_CASE("a daemon's clock that is not the coordinator's is told once, and show
     cluster.say(worker_peer(w), beat);
   };
   const auto told = [&](const std::string& words) {
-    return std::ranges::count_if(cluster.logged,
-                                 [&](const auto& line) { return line.find(words) != std::string::npos; });
+    return std::ranges::count_if(cluster.logged, [&](const auto& line) { return contains(line, words); });
   };
   for (int i = 0; i < 3; ++i) beats(0, -3'600'000);
   for (int i = 0; i < 3; ++i) beats(1, -4000);

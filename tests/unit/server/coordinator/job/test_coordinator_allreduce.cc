@@ -3,6 +3,8 @@
 
 #include "common/wire/codec.h"
 #include "server/coordinator/job/view_addresses.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_allreduce_test {
@@ -20,12 +22,6 @@ JoinOptions ring(std::uint32_t node, std::uint32_t nodes, std::uint64_t checkpoi
 
 void join_all(Cluster& cluster, std::uint32_t nodes, std::uint64_t checkpoint = 0) {
   for (std::uint32_t w = 0; w < nodes; ++w) cluster.join(w, ring(w, nodes, w == 0 ? checkpoint : 0));
-}
-
-JobWelcome welcome_of(const Cluster& cluster, std::uint32_t w) {
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(w));
-  REQUIRE(welcome);
-  return *welcome;
 }
 
 LeaveJob leaving(const JobWelcome& welcome, std::uint32_t node, LeaveKind kind, std::uint64_t round) {
@@ -49,8 +45,7 @@ PeerAddress address(const JobWelcome& welcome, std::uint32_t node, const std::st
 }
 
 TEST_CASE("without servers an all-reduce job runs as soon as its nodes are there") {
-  Cluster cluster(0);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 0});
   cluster.join(1, ring(1, 2));
   CHECK(cluster.phase() == "gathering");
   CHECK(cluster.job().waiting_for == "node 0");
@@ -89,8 +84,7 @@ TEST_CASE("with servers an all-reduce job neither waits for them nor tells them 
 }
 
 TEST_CASE("a server that is stopped does not stop all-reduce jobs") {
-  Cluster cluster(2);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1});
   join_all(cluster, 1);
   cluster.say(server_peer(1), DrainRequest{server_incarnation(1)});
   CHECK(cluster.only<DrainDone>(server_peer(1)));
@@ -98,16 +92,14 @@ TEST_CASE("a server that is stopped does not stop all-reduce jobs") {
 }
 
 TEST_CASE("without servers a job of mode sync is refused with what would help") {
-  Cluster cluster(0);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 0});
   cluster.join(0, {});
-  const auto error = cluster.only<ControlError>(worker_peer(0));
-  REQUIRE(error);
-  CHECK(error->code == ErrorCode::kTopology);
-  CHECK(error->job == "mnist");
+  const auto error = required(cluster.only<ControlError>(worker_peer(0)));
+  CHECK(error.code == ErrorCode::kTopology);
+  CHECK(error.job == "mnist");
   for (const char* word : {"'mnist'", "\"sync\"", "no servers", "job.mode = \"allreduce\""}) {
     CAPTURE(word);
-    CHECK(error->message.find(word) != std::string::npos);
+    CHECK(contains(error.message, word));
   }
   CHECK(cluster.core.jobs().empty());
 }
@@ -115,14 +107,12 @@ TEST_CASE("without servers a job of mode sync is refused with what would help") 
 TEST_CASE("a server that believes in a cluster without servers is refused") {
   Cluster cluster(0);
   cluster.say(server_peer(0), Cluster(2).hello_of(0));
-  const auto error = cluster.only<ControlError>(server_peer(0));
-  REQUIRE(error);
-  CHECK(error->message.find("2 servers, the coordinator for 0") != std::string::npos);
+  const auto error = required(cluster.only<ControlError>(server_peer(0)));
+  CHECK(contains(error.message, "2 servers, the coordinator for 0"));
 }
 
 TEST_CASE("an all-reduce job goes on from the checkpoint of node 0") {
-  Cluster cluster(0);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 0});
   cluster.join(0, ring(0, 2, 40));
   cluster.join(1, ring(1, 2, 30));  // of a time when it was node 0
   for (std::uint32_t w = 0; w < 2; ++w) {
@@ -135,8 +125,7 @@ TEST_CASE("an all-reduce job goes on from the checkpoint of node 0") {
 TEST_CASE("an all-reduce job goes on from the newest checkpoint that any node has, which that node passes on") {
   for (const std::uint64_t node_0 : {0, 40, 90}) {
     CAPTURE(node_0);
-    Cluster cluster(0);
-    cluster.everybody(3);
+    FullCluster cluster({.workers = 3, .servers = 0});
     cluster.join(0, ring(0, 3, node_0));
     cluster.join(1, ring(1, 3, 90));
     cluster.join(2, ring(2, 3, 20));
@@ -152,8 +141,7 @@ TEST_CASE("an all-reduce job goes on from the newest checkpoint that any node ha
 TEST_CASE("a node whose checkpoints are damaged keeps no all-reduce job from the checkpoint of another node") {
   for (const std::uint64_t other : {0, 30}) {
     CAPTURE(other);
-    Cluster cluster(0);
-    cluster.everybody(2);
+    FullCluster cluster({.workers = 2, .servers = 0});
     cluster.join(0, ring(0, 2, other));
     JoinOptions damaged = ring(1, 2);
     damaged.checkpoint_flaw = "checkpoint '/store/mnist-round-40': a checksum is wrong";
@@ -163,10 +151,9 @@ TEST_CASE("a node whose checkpoints are damaged keeps no all-reduce job from the
         CHECK(welcome_of(cluster, w).resume_round == Round(other));
       } else {
         CHECK_FALSE(cluster.only<JobWelcome>(worker_peer(w)));
-        const auto refused = cluster.only<ControlError>(worker_peer(w));
-        REQUIRE(refused);
-        CHECK(refused->message.find("node 1 (worker host1)") != std::string::npos);
-        CHECK(refused->message.find("'/store/mnist-round-40': a checksum is wrong") != std::string::npos);
+        const auto refused = required(cluster.only<ControlError>(worker_peer(w)));
+        CHECK(contains(refused.message, "node 1 (worker host1)"));
+        CHECK(contains(refused.message, "'/store/mnist-round-40': a checksum is wrong"));
       }
     }
   }
@@ -175,18 +162,16 @@ TEST_CASE("a node whose checkpoints are damaged keeps no all-reduce job from the
 TEST_CASE("an all-reduce job that was at some round does not begin anew when no node has a checkpoint") {
   for (const bool changed : {false, true}) {
     CAPTURE(changed);
-    Cluster cluster(2);
-    cluster.everybody(1);
+    FullCluster cluster({.workers = 1});
     join_all(cluster, 1);
     stop_and_keep(cluster, 4000);
     JoinOptions again = ring(0, 1);
     if (changed) again.config.train.seed = 5;
     cluster.join(0, again);
     CHECK_FALSE(cluster.only<JobWelcome>(worker_peer(0)));
-    const auto error = cluster.only<ControlError>(worker_peer(0));
-    REQUIRE(error);
-    CHECK(error->message.find(changed ? "train.seed" : "was at round 4000") != std::string::npos);
-    if (!changed) CHECK(error->message.find("tributary job remove mnist") != std::string::npos);
+    const auto error = required(cluster.only<ControlError>(worker_peer(0)));
+    CHECK(contains(error.message, changed ? "train.seed" : "was at round 4000"));
+    if (!changed) CHECK(contains(error.message, "tributary job remove mnist"));
     // Asked to by name.
     CHECK(cluster.remove_job("mnist"));
     cluster.sent.clear();
@@ -196,8 +181,7 @@ TEST_CASE("an all-reduce job that was at some round does not begin anew when no 
 }
 
 TEST_CASE("an all-reduce job whose last checkpoint is gone goes on from the one before") {
-  Cluster cluster(0);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 0});
   join_all(cluster, 1);
   stop_and_keep(cluster, 70);
   join_all(cluster, 1, 40);
@@ -205,8 +189,7 @@ TEST_CASE("an all-reduce job whose last checkpoint is gone goes on from the one 
 }
 
 TEST_CASE("nodes are told what they need to connect to each other when all have said it, and nobody else is") {
-  Cluster cluster(0);
-  cluster.everybody(4);
+  FullCluster cluster({.workers = 4, .servers = 0});
   join_all(cluster, 3);
   const JobWelcome welcome = welcome_of(cluster, 0);
   cluster.sent.clear();
@@ -216,10 +199,9 @@ TEST_CASE("nodes are told what they need to connect to each other when all have 
   CHECK(cluster.sent.empty());
   cluster.say(worker_peer(2), address(welcome, 2));
   for (std::uint32_t w = 0; w < 3; ++w) {
-    const auto got = cluster.only<PeerAddresses>(worker_peer(w));
-    REQUIRE(got);
-    REQUIRE(got->addresses.size() == 2);
-    for (const PeerAddress& one : got->addresses) {
+    const auto got = required(cluster.only<PeerAddresses>(worker_peer(w)));
+    REQUIRE(got.addresses.size() == 2);
+    for (const PeerAddress& one : got.addresses) {
       CHECK(one.node != NodeRank(w));
       CHECK(one.key == (one.node == NodeRank(1) ? "ring/1" : "k"));
       CHECK(one.value == std::vector{std::byte{1}, std::byte{2}});
@@ -244,8 +226,7 @@ TEST_CASE("nodes are told what they need to connect to each other when all have 
 
 TEST_CASE("1000 nodes cost a few messages each, with the values of those beside a node and the keys of all") {
   constexpr std::uint32_t kNodes = 1000;
-  Cluster cluster(0);
-  cluster.everybody(kNodes);
+  FullCluster cluster({.workers = kNodes, .servers = 0});
   join_all(cluster, kNodes);
   const JobWelcome welcome = welcome_of(cluster, 0);
   for (const bool for_all : {true, false}) {
@@ -258,11 +239,10 @@ TEST_CASE("1000 nodes cost a few messages each, with the values of those beside 
     }
     CHECK(cluster.count<PeerAddresses>() == kNodes);
     for (const std::uint32_t w : {0u, 1u, 500u, kNodes - 1}) {
-      const auto got = cluster.only<PeerAddresses>(worker_peer(w));
-      REQUIRE(got);
-      CHECK(got->addresses.size() == kNodes - 1);
+      const auto got = required(cluster.only<PeerAddresses>(worker_peer(w)));
+      CHECK(got.addresses.size() == kNodes - 1);
       std::vector<std::uint32_t> with_values;
-      for (const PeerAddress& one : got->addresses) {
+      for (const PeerAddress& one : got.addresses) {
         if (!one.value.empty()) with_values.push_back(one.node.value);
       }
       if (for_all) {
@@ -277,8 +257,7 @@ TEST_CASE("1000 nodes cost a few messages each, with the values of those beside 
 }
 
 TEST_CASE("what some nodes say later than others is told with the next tick, as a node's word ends another's wait") {
-  Cluster cluster(0);
-  cluster.everybody(3);
+  FullCluster cluster({.workers = 3, .servers = 0});
   join_all(cluster, 3);
   const JobWelcome welcome = welcome_of(cluster, 0);
   cluster.sent.clear();
@@ -286,10 +265,9 @@ TEST_CASE("what some nodes say later than others is told with the next tick, as 
   CHECK(cluster.count<PeerAddresses>() == 0);
   cluster.pass(200, 3);
   for (const std::uint32_t w : {0u, 1u}) {
-    const auto got = cluster.only<PeerAddresses>(worker_peer(w));
-    REQUIRE(got);
-    REQUIRE(got->addresses.size() == 1);
-    CHECK(got->addresses[0].node == NodeRank(2));
+    const auto got = required(cluster.only<PeerAddresses>(worker_peer(w)));
+    REQUIRE(got.addresses.size() == 1);
+    CHECK(got.addresses[0].node == NodeRank(2));
   }
   CHECK(cluster.count<PeerAddresses>() == 2);
   // The addresses are sent again only to a worker that may have missed them.
@@ -304,14 +282,12 @@ TEST_CASE("what some nodes say later than others is told with the next tick, as 
   cluster.pass(1000, 3);
   CHECK(cluster.count<PeerAddresses>() == 0);
   cluster.say(PeerId(999), Heartbeat{worker_incarnation(0), {}});
-  const auto again = cluster.only<PeerAddresses>(PeerId(999));
-  REQUIRE(again);
-  CHECK(again->addresses.size() == 2);
+  const auto again = required(cluster.only<PeerAddresses>(PeerId(999)));
+  CHECK(again.addresses.size() == 2);
 }
 
 TEST_CASE("a node cannot flood the others with addresses") {
-  Cluster cluster(0);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 0});
   join_all(cluster, 2);
   const JobWelcome welcome = welcome_of(cluster, 0);
   cluster.sent.clear();
@@ -363,26 +339,23 @@ TEST_CASE("addresses of a job on servers are not passed on") {
 }
 
 TEST_CASE("an all-reduce job that stops is over when node 0 has written it, and can be joined again") {
-  Cluster cluster(0);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 0});
   join_all(cluster, 2);
   const JobWelcome welcome = welcome_of(cluster, 0);
   cluster.sent.clear();
   cluster.say(worker_peer(1), leaving(welcome, 1, LeaveKind::kStopped, 70));
   for (std::uint32_t w = 0; w < 2; ++w) {
-    const auto stop = cluster.only<StopJob>(worker_peer(w));
-    REQUIRE(stop);
-    CHECK(stop->kind == StopKind::kStopped);
-    CHECK(stop->round == Round(70));
+    const auto stop = required(cluster.only<StopJob>(worker_peer(w)));
+    CHECK(stop.kind == StopKind::kStopped);
+    CHECK(stop.round == Round(70));
   }
   CHECK(cluster.phase() == "stopping");
   CHECK(cluster.count<SnapshotDone>() == 0);
   cluster.sent.clear();
   cluster.say(worker_peer(0), kept(welcome, 70));
   for (std::uint32_t w = 0; w < 2; ++w) {
-    const auto done = cluster.only<SnapshotDone>(worker_peer(w));
-    REQUIRE(done);
-    CHECK(done->ok);
+    const auto done = required(cluster.only<SnapshotDone>(worker_peer(w)));
+    CHECK(done.ok);
   }
   CHECK(cluster.phase() == "idle");
   CHECK_FALSE(cluster.job().record.finished);
@@ -404,8 +377,7 @@ TEST_CASE("an all-reduce job that stops is over when node 0 has written it, and 
 }
 
 TEST_CASE("an all-reduce job is finished when all nodes have finished") {
-  Cluster cluster(0);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 0});
   join_all(cluster, 2);
   const JobWelcome welcome = welcome_of(cluster, 0);
   cluster.say(worker_peer(0), leaving(welcome, 0, LeaveKind::kFinished, 100));
@@ -431,8 +403,7 @@ TEST_CASE("an all-reduce job is finished when all nodes have finished") {
 }
 
 TEST_CASE("a last checkpoint that is not written is told to all nodes, and the job goes on from the one before") {
-  Cluster cluster(0);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 0});
   join_all(cluster, 2, 40);
   const JobWelcome welcome = welcome_of(cluster, 0);
   cluster.have_answers = false;
@@ -457,21 +428,19 @@ TEST_CASE("a last checkpoint that is not written is told to all nodes, and the j
     why = "set [store] path";
     cluster.say(worker_peer(0), kept(welcome, 0));
   }
-  const auto done = cluster.only<SnapshotDone>(worker_peer(1));
-  REQUIRE(done);
-  CHECK_FALSE(done->ok);
-  CHECK(done->message.find(why) != std::string::npos);
+  const auto done = required(cluster.only<SnapshotDone>(worker_peer(1)));
+  CHECK_FALSE(done.ok);
+  CHECK(contains(done.message, why));
   CHECK(cluster.phase() == "idle");
-  CHECK(cluster.job().not_saved.find(why) != std::string::npos);
+  CHECK(contains(cluster.job().not_saved, why));
   CHECK_FALSE(cluster.job().record.finished);
   CHECK(cluster.job().record.committed == Round(40));
   REQUIRE(cluster.errors.size() == 1);
-  CHECK(cluster.errors[0].find("is not saved") != std::string::npos);
+  CHECK(contains(cluster.errors[0], "is not saved"));
 }
 
 TEST_CASE("a node that is lost after it finished, with all that was to be kept, is told of when the others have") {
-  Cluster cluster(0);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 0});
   join_all(cluster, 2);
   const JobWelcome welcome = welcome_of(cluster, 0);
   cluster.say(worker_peer(0), leaving(welcome, 0, LeaveKind::kFinished, 100));
@@ -479,12 +448,11 @@ TEST_CASE("a node that is lost after it finished, with all that was to be kept, 
   CHECK(cluster.phase() == "running");
   cluster.say(worker_peer(1), leaving(welcome, 1, LeaveKind::kFinished, 100));
   CHECK(cluster.phase() == "idle");
-  CHECK(cluster.job().not_saved.find("node 0 is lost") != std::string::npos);
+  CHECK(contains(cluster.job().not_saved, "node 0 is lost"));
 }
 
 TEST_CASE("without a store a job of which nobody asked to keep anything ends well") {
-  Cluster cluster(0);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 0});
   JoinOptions options = ring(0, 1);
   options.config.snapshot = {};
   cluster.join(0, options);
@@ -492,9 +460,8 @@ TEST_CASE("without a store a job of which nobody asked to keep anything ends wel
   cluster.say(worker_peer(0), leaving(welcome, 0, LeaveKind::kFinished, 100));
   cluster.sent.clear();
   cluster.say(worker_peer(0), kept(welcome, 0));
-  const auto done = cluster.only<SnapshotDone>(worker_peer(0));
-  REQUIRE(done);
-  CHECK(done->ok);
+  const auto done = required(cluster.only<SnapshotDone>(worker_peer(0)));
+  CHECK(done.ok);
   CHECK(cluster.phase() == "idle");
   CHECK(cluster.job().not_saved.empty());
   // It begins anew when it is started again: there is nothing to go on from, and nothing that is lost.
@@ -504,30 +471,26 @@ TEST_CASE("without a store a job of which nobody asked to keep anything ends wel
 }
 
 TEST_CASE("what a worker says of a job that nobody knows is answered, so that it stops saying it") {
-  Cluster cluster(0);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 0});
   cluster.sent.clear();
   cluster.say(worker_peer(0), SnapshotDone{JobId(5), ViewId(1), Round(7), true, 0, {}});
   CHECK(cluster.only<StopJob>(worker_peer(0)));
 }
 
 TEST_CASE("a lost node ends the view of an all-reduce job; everybody is told who it was") {
-  Cluster cluster(0);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 0});
   join_all(cluster, 2);
   cluster.sent.clear();
   cluster.pass(kTimeoutMs + 2000, 2, {worker_peer(1)});
-  const auto stop = cluster.only<StopJob>(worker_peer(0));
-  REQUIRE(stop);
-  CHECK(stop->kind == StopKind::kRestart);
-  CHECK(stop->reason.find("node 1 is lost") != std::string::npos);
-  CHECK(stop->reason.find("host1") != std::string::npos);
+  const auto stop = required(cluster.only<StopJob>(worker_peer(0)));
+  CHECK(stop.kind == StopKind::kRestart);
+  CHECK(contains(stop.reason, "node 1 is lost"));
+  CHECK(contains(stop.reason, "host1"));
   CHECK(cluster.phase() == "idle");
 }
 
 TEST_CASE("a worker that is stopped takes its all-reduce jobs to the end of a round first") {
-  Cluster cluster(0);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 0});
   join_all(cluster, 2);
   const JobWelcome welcome = welcome_of(cluster, 0);
   cluster.sent.clear();
@@ -541,8 +504,7 @@ TEST_CASE("a worker that is stopped takes its all-reduce jobs to the end of a ro
 }
 
 TEST_CASE("workers say how far an all-reduce job is") {
-  Cluster cluster(0);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 0});
   join_all(cluster, 2);
   const JobWelcome welcome = welcome_of(cluster, 0);
   for (std::uint32_t w = 0; w < 2; ++w) {
@@ -554,8 +516,7 @@ TEST_CASE("workers say how far an all-reduce job is") {
 }
 
 TEST_CASE("a changed training under the same name and without a checkpoint begins afresh, in a view of its own") {
-  Cluster cluster(0);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 0});
   join_all(cluster, 1);
   const JobWelcome first = welcome_of(cluster, 0);
   cluster.say(worker_peer(0), leaving(first, 0, LeaveKind::kFailed, 3));

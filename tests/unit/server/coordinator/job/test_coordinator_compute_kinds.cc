@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tests/unit/expect.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_compute_kinds_test {
@@ -23,15 +24,13 @@ JoinOptions computing(const ComputeKinds& kinds, std::uint32_t node = 0, std::ui
 }
 
 bool warned(const Cluster& cluster, const std::string& words) {
-  return std::ranges::any_of(cluster.warnings,
-                             [&](const std::string& line) { return line.find(words) != std::string::npos; });
+  return std::ranges::any_of(cluster.warnings, [&](const std::string& line) { return contains(line, words); });
 }
 
 }  // namespace
 
 TEST_CASE("nodes that compute with one kind of kernels, or do not say, are not worth a word") {
-  Cluster cluster;
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2});
   cluster.join(0, computing({kZen}, 0, 2));
   SUBCASE("the same") {
     cluster.join(1, computing({kZen}, 1, 2));
@@ -45,8 +44,7 @@ TEST_CASE("nodes that compute with one kind of kernels, or do not say, are not w
 }
 
 TEST_CASE("nodes that compute with different kernels are told of once, with who has which") {
-  Cluster cluster;
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2});
   cluster.join(0, computing({kZen}, 0, 2));
   cluster.join(1, computing({kHaswell, kZen}, 1, 2));
   cluster.all_ready();
@@ -65,11 +63,8 @@ TEST_CASE("nodes that compute with different kernels are told of once, with who 
 }
 
 TEST_CASE("a job that goes on with other kernels than before is told of, also after the coordinator was away") {
-  Cluster before;
-  before.everybody(1);
-  before.run(1, computing({kZen}));
-  before.leave(0, LeaveKind::kStopped, 40);
-  before.all_done(40);
+  TrainingCluster before({.workers = 1}, computing({kZen}));
+  before.stop_at(0, 40);
   Cluster cluster(2, before.records(), 8);
   restarted(cluster, {StoredJob{before.open().job, "mnist", 0, {Round(40)}}});
   cluster.join(0, computing({kHaswell}));
@@ -77,9 +72,7 @@ TEST_CASE("a job that goes on with other kernels than before is told of, also af
 }
 
 TEST_CASE("a training that begins at its first round has none before") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1, computing({kZen}));
+  TrainingCluster cluster({.workers = 1}, computing({kZen}));
   cluster.leave(0, LeaveKind::kFailed, 3);  // nothing of it was kept
   REQUIRE(cluster.phase() == "idle");
   cluster.join(0, computing({kHaswell}));

@@ -2,6 +2,7 @@
 // it.
 #include <doctest/doctest.h>
 
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/large_states.h"
 
 namespace tributary::coordinator_giver_test {
@@ -37,17 +38,15 @@ JobWelcome again(Cluster& cluster, const std::vector<Joins>& joins) {
     cluster.say(worker_peer(w), join);
   }
   cluster.all_ready();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-  REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(50));
-  return *welcome;
+  const auto welcome = required(cluster.only<JobWelcome>(worker_peer(0)));
+  CHECK(welcome.resume_round == Round(50));
+  return welcome;
 }
 
 }  // namespace
 
 TEST_CASE("in a fresh view the first rank gives") {
-  Cluster cluster;
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2});
   join_all(cluster, {}, 2);
   CHECK(cluster.only<JobWelcome>(worker_peer(0))->giver == 0);
   CHECK(cluster.only<JobWelcome>(worker_peer(1))->giver == 0);
@@ -137,8 +136,7 @@ TEST_CASE("the large part of what the giver gave stays for those who lack it whi
   cluster.say(worker_peer(1), piece);
   deliver(cluster, 0, large);
   cluster.sent.clear();
-  cluster.leave(0, LeaveKind::kStopped, 40);
-  cluster.all_done(40);
+  cluster.stop_at(0, 40);
   CHECK(cluster.parts.parts.size() == 1);
   join_all(cluster, {}, 2);
   CHECK(cluster.parts.parts.empty());

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_identity_test {
@@ -13,9 +15,8 @@ using namespace testing;
 TEST_CASE("a heartbeat of somebody unknown is answered with nobody's incarnation") {
   Cluster cluster(1);
   cluster.beat_worker(3);
-  const auto reply = cluster.only<HeartbeatReply>(worker_peer(3));
-  REQUIRE(reply);
-  CHECK(reply->coordinator_incarnation == 0);
+  const auto reply = required(cluster.only<HeartbeatReply>(worker_peer(3)));
+  CHECK(reply.coordinator_incarnation == 0);
   cluster.sent.clear();
   cluster.worker(3);
   cluster.beat_worker(3);
@@ -23,8 +24,7 @@ TEST_CASE("a heartbeat of somebody unknown is answered with nobody's incarnation
 }
 
 TEST_CASE("a worker that reconnected is known again by its heartbeat") {
-  Cluster cluster(1);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 1});
   const PeerId renewed(9999);
   cluster.say(renewed, Heartbeat{worker_incarnation(0), {}});
   cluster.say(renewed, cluster.join_of({}));
@@ -33,8 +33,7 @@ TEST_CASE("a worker that reconnected is known again by its heartbeat") {
 }
 
 TEST_CASE("a server whose connection was renewed while it loads is told again") {
-  Cluster cluster(2);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1});
   cluster.join(0, {});
   cluster.ready(0);
   cluster.sent.clear();
@@ -47,8 +46,7 @@ TEST_CASE("a server whose connection was renewed while it loads is told again") 
 }
 
 TEST_CASE("a server that was never told that it is known says hello again, and is told what it has missed") {
-  Cluster cluster;
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1});
   cluster.join(0, {});
   REQUIRE(cluster.phase() == "opening");
   cluster.sent.clear();
@@ -76,21 +74,19 @@ TEST_CASE("a server whose connection was renewed says again what it keeps of the
   const PeerId renewed(7777);
   cluster.say(renewed, Heartbeat{server_incarnation(0), {}});
   cluster.say(PeerId(7778), Heartbeat{server_incarnation(1), {}});  // has said it
-  const auto stop = cluster.only<StopJob>(renewed);
-  REQUIRE(stop);
-  CHECK(stop->kind == StopKind::kRestart);
-  CHECK(stop->job == cluster.open().job);
-  CHECK(stop->view == cluster.open().view);
-  CHECK(stop->reason.find("rank 1 died") != std::string::npos);
+  const auto stop = required(cluster.only<StopJob>(renewed));
+  CHECK(stop.kind == StopKind::kRestart);
+  CHECK(stop.job == cluster.open().job);
+  CHECK(stop.view == cluster.open().view);
+  CHECK(contains(stop.reason, "rank 1 died"));
   CHECK(cluster.count<StopJob>() == 1);
-  cluster.core.on_message(renewed, ShardKept{stop->job, stop->view, false, {}, {}}, cluster.now);
+  cluster.core.on_message(renewed, ShardKept{stop.job, stop.view, false, {}, {}}, cluster.now);
   cluster.write();
   CHECK(cluster.phase() == "opening");
 }
 
 TEST_CASE("a running job's node rank cannot be taken by another worker") {
-  Cluster cluster(1);
-  cluster.everybody(3);
+  FullCluster cluster({.workers = 3, .servers = 1});
   cluster.run(2);
   cluster.join(2, {.node = 1, .nodes = 2});
   check_error(cluster, worker_peer(2), ErrorCode::kTopology,
@@ -108,8 +104,7 @@ TEST_CASE("a restarted worker daemon gets its node back when its old process sta
   SUBCASE("silent") {
     cluster.now += kTimeoutMs / 4;
     cluster.say(fresh, cluster.join_of({.node = 1, .nodes = 2}));
-    REQUIRE(cluster.only<StopJob>(worker_peer(0)));
-    CHECK(cluster.only<StopJob>(worker_peer(0))->kind == StopKind::kRestart);
+    CHECK(required(cluster.only<StopJob>(worker_peer(0))).kind == StopKind::kRestart);
     CHECK(cluster.phase() == "gathering");
     cluster.join(0, {.node = 0, .nodes = 2});
     CHECK(cluster.phase() == "opening");
@@ -147,7 +142,7 @@ TEST_CASE("a daemon that holds what only one process can hold has outlived the o
     reason = "host0 came back";
   }
   CHECK(cluster.phase() == "idle");
-  CHECK(cluster.job().last_stop.find(reason) != std::string::npos);
+  CHECK(contains(cluster.job().last_stop, reason));
 }
 
 TEST_CASE("a second server process with an index takes over only if the first is silent") {
@@ -163,8 +158,7 @@ TEST_CASE("a second server process with an index takes over only if the first is
   SUBCASE("silent") {
     cluster.say(PeerId(5000), hello);
     CHECK(cluster.only<HelloReply>(PeerId(5000)));
-    REQUIRE(cluster.only<StopJob>(worker_peer(0)));
-    CHECK(cluster.only<StopJob>(worker_peer(0))->reason.find("server 1") != std::string::npos);
+    CHECK(contains(required(cluster.only<StopJob>(worker_peer(0))).reason, "server 1"));
     CHECK(cluster.phase() == "idle");
   }
   SUBCASE("alive") {
@@ -186,16 +180,14 @@ TEST_CASE(
   cluster.sent.clear();
   cluster.say(PeerId(7777), Heartbeat{server_incarnation(0), {}});
   cluster.say(PeerId(7778), Heartbeat{server_incarnation(1), {}});  // is done
-  const auto stop = cluster.only<StopJob>(PeerId(7777));
-  REQUIRE(stop);
-  CHECK(stop->kind == StopKind::kFinished);
-  CHECK(stop->round == Round(9));
+  const auto stop = required(cluster.only<StopJob>(PeerId(7777)));
+  CHECK(stop.kind == StopKind::kFinished);
+  CHECK(stop.round == Round(9));
   CHECK(cluster.count<StopJob>() == 1);
 }
 
 TEST_CASE("a worker whose connection was renewed is told again where its jobs are") {
-  Cluster cluster(1);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 1});
   JoinOptions options;
   options.nodes = 2;
   cluster.join(0, options);
@@ -211,11 +203,10 @@ TEST_CASE("a worker whose connection was renewed is told again where its jobs ar
   const PeerId again(7778);
   SUBCASE("welcome") {
     cluster.say(again, Heartbeat{worker_incarnation(1), {}});
-    const auto welcome = cluster.only<JobWelcome>(again);
-    REQUIRE(welcome);
-    CHECK(welcome->view == cluster.open().view);
-    CHECK(welcome->node == NodeRank(1));
-    CHECK(welcome->nodes == 2);
+    const auto welcome = required(cluster.only<JobWelcome>(again));
+    CHECK(welcome.view == cluster.open().view);
+    CHECK(welcome.node == NodeRank(1));
+    CHECK(welcome.nodes == 2);
     CHECK(cluster.count<JobWelcome>() == 1);
     cluster.say(again, Heartbeat{worker_incarnation(1), {}});
     CHECK(cluster.count<JobWelcome>() == 1);
@@ -230,16 +221,14 @@ TEST_CASE("a worker whose connection was renewed is told again where its jobs ar
     cluster.leave(0, LeaveKind::kStopped, 4);
     cluster.sent.clear();
     cluster.say(again, Heartbeat{worker_incarnation(1), {}});
-    const auto stop = cluster.only<StopJob>(again);
-    REQUIRE(stop);
-    CHECK(stop->kind == StopKind::kStopped);
-    CHECK(stop->round == Round(4));
+    const auto stop = required(cluster.only<StopJob>(again));
+    CHECK(stop.kind == StopKind::kStopped);
+    CHECK(stop.round == Round(4));
   }
 }
 
 TEST_CASE("a join that is said again disturbs nothing, and is answered if the job runs") {
-  Cluster cluster(1);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 1});
   cluster.join(0, {});
   CHECK(cluster.phase() == "opening");
   cluster.sent.clear();
@@ -279,8 +268,7 @@ TEST_CASE("a peer that is refused for ever is told each time, and logged once") 
 }
 
 TEST_CASE("a job whose nodes left before it opened is forgotten") {
-  Cluster cluster;
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2});
   cluster.join(0, {.node = 0, .nodes = 2});
   REQUIRE(cluster.phase() == "gathering");
   cluster.pass(3 * kTimeoutMs, 2, {worker_peer(0)});

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_life_test {
@@ -28,30 +30,27 @@ TEST_CASE("nodes are told what came of the state that a job ended with") {
   cluster.done(1, 12, ok);
   CHECK(cluster.phase() == "idle");
   for (std::uint32_t w = 0; w < 2; ++w) {
-    const auto told = cluster.only<SnapshotDone>(worker_peer(w));
-    REQUIRE(told);
-    CHECK(told->ok == ok);
-    CHECK(told->round == Round(12));
-    CHECK(told->message.starts_with("server 1: disk full; there is no snapshot") == !ok);
+    const auto told = required(cluster.only<SnapshotDone>(worker_peer(w)));
+    CHECK(told.ok == ok);
+    CHECK(told.round == Round(12));
+    CHECK(told.message.starts_with("server 1: disk full; there is no snapshot") == !ok);
   }
   CHECK(cluster.errors.empty() == ok);
   CHECK(cluster.job().not_saved == (ok ? "" : "server 1: disk full"));
   // To a node that has not heard it.
   cluster.sent.clear();
   cluster.leave(1, LeaveKind::kStopped, 12);
-  const auto again = cluster.only<SnapshotDone>(worker_peer(1));
-  REQUIRE(again);
-  CHECK(again->ok == ok);
+  const auto again = required(cluster.only<SnapshotDone>(worker_peer(1)));
+  CHECK(again.ok == ok);
 }
 
 TEST_CASE("a node that finishes for all ends training on the others") {
   TrainingCluster cluster(2, 1);
   cluster.leave(0, LeaveKind::kFinishesAll, 12, "rank 1 ended training: it is good enough");
-  const auto stop = cluster.only<StopJob>(worker_peer(1));
-  REQUIRE(stop);
-  CHECK(stop->kind == StopKind::kFinished);
-  CHECK(stop->round == Round(12));
-  CHECK(stop->reason == "rank 1 ended training: it is good enough");
+  const auto stop = required(cluster.only<StopJob>(worker_peer(1)));
+  CHECK(stop.kind == StopKind::kFinished);
+  CHECK(stop.round == Round(12));
+  CHECK(stop.reason == "rank 1 ended training: it is good enough");
   cluster.leave(1, LeaveKind::kFinished, 12);
   cluster.done(0, 12);
   CHECK(cluster.phase() == "idle");
@@ -64,10 +63,9 @@ TEST_CASE("a snapshot that cannot be recorded is not saved") {
   cluster.leave(0, LeaveKind::kFinished, 12);
   cluster.save_fails = true;
   cluster.done(0, 12);
-  const auto told = cluster.only<SnapshotDone>(worker_peer(0));
-  REQUIRE(told);
-  CHECK_FALSE(told->ok);
-  CHECK(told->message.find("server 0 cannot record") != std::string::npos);
+  const auto told = required(cluster.only<SnapshotDone>(worker_peer(0)));
+  CHECK_FALSE(told.ok);
+  CHECK(contains(told.message, "server 0 cannot record"));
 }
 
 TEST_CASE("servers without a store: nodes hear of it if the job was stopped, or asked for snapshots") {
@@ -130,15 +128,14 @@ TEST_CASE("losses, refused peers and nodes that lag are warnings") {
   CHECK(cluster.warnings.size() == 1);
   cluster.leave(0, LeaveKind::kFailed, 3, "rank 0 died");
   REQUIRE(cluster.warnings.size() == 2);
-  CHECK(cluster.warnings[1].find("rank 0 died") != std::string::npos);
+  CHECK(contains(cluster.warnings[1], "rank 0 died"));
 }
 
 TEST_CASE("two workers of one name are told apart") {
-  Cluster cluster(1);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 1});
   cluster.say(worker_peer(1), WorkerHello{"host0", worker_incarnation(1)});
   REQUIRE(cluster.warnings.size() == 1);
-  CHECK(cluster.warnings[0].find("host0 (2)") != std::string::npos);
+  CHECK(contains(cluster.warnings[0], "host0 (2)"));
   cluster.say(worker_peer(1), WorkerHello{"host0", worker_incarnation(1)});  // says hello again
   CHECK(cluster.warnings.size() == 1);
   cluster.run(2);
@@ -153,10 +150,9 @@ TEST_CASE("a job is finished when every node is, its state kept by every shard, 
   cluster.leave(1, LeaveKind::kFinished, 30);
   CHECK(cluster.phase() == "stopping");
   for (const PeerId peer : {server_peer(0), server_peer(1), worker_peer(0), worker_peer(1)}) {
-    const auto stop = cluster.only<StopJob>(peer);
-    REQUIRE(stop);
-    CHECK(stop->kind == StopKind::kFinished);
-    CHECK(stop->round == Round(30));
+    const auto stop = required(cluster.only<StopJob>(peer));
+    CHECK(stop.kind == StopKind::kFinished);
+    CHECK(stop.round == Round(30));
   }
   cluster.done(0, 30);
   CHECK(cluster.phase() == "stopping");
@@ -185,11 +181,10 @@ TEST_CASE("one node that stops at a round stops the job there") {
   TrainingCluster cluster(2);
   cluster.have_answers = false;
   cluster.leave(1, LeaveKind::kStopped, 12, "Ctrl-C");
-  const auto stop = cluster.only<StopJob>(worker_peer(0));
-  REQUIRE(stop);
-  CHECK(stop->kind == StopKind::kStopped);
-  CHECK(stop->round == Round(12));
-  CHECK(stop->reason == "Ctrl-C");
+  const auto stop = required(cluster.only<StopJob>(worker_peer(0)));
+  CHECK(stop.kind == StopKind::kStopped);
+  CHECK(stop.round == Round(12));
+  CHECK(stop.reason == "Ctrl-C");
   cluster.leave(1, LeaveKind::kStopped, 12);  // said again
   CHECK(cluster.count<StopJob>() == 2);
   cluster.leave(0, LeaveKind::kStopped, 12);
@@ -237,9 +232,8 @@ TEST_CASE("servers answer until every node has the answers of the last round, is
     cluster.pass(3000, 3);
   }
   for (std::uint16_t i = 0; i < 2; ++i) {
-    const auto stop = cluster.only<StopJob>(server_peer(i));
-    REQUIRE(stop);
-    CHECK(stop->round == Round(12));
+    const auto stop = required(cluster.only<StopJob>(server_peer(i)));
+    CHECK(stop.round == Round(12));
   }
   cluster.all_done(12);
   CHECK(cluster.phase() == "idle");
@@ -248,8 +242,7 @@ TEST_CASE("servers answer until every node has the answers of the last round, is
 }
 
 TEST_CASE("nodes with clocks of their own stop wherever they are, at a round that all shards know to be passed") {
-  Cluster cluster;
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2});
   JoinOptions options;
   options.config.mode = Mode::kSsp;
   cluster.run(2, options);
@@ -257,10 +250,9 @@ TEST_CASE("nodes with clocks of their own stop wherever they are, at a round tha
   cluster.beat_server(1, 8, 10);
   cluster.leave(1, LeaveKind::kStopped, 12);
   for (std::uint16_t i = 0; i < 2; ++i) {
-    const auto stop = cluster.only<StopJob>(server_peer(i));
-    REQUIRE(stop);
-    CHECK(stop->kind == StopKind::kStopped);
-    CHECK(stop->round == Round(8));
+    const auto stop = required(cluster.only<StopJob>(server_peer(i)));
+    CHECK(stop.kind == StopKind::kStopped);
+    CHECK(stop.round == Round(8));
   }
   cluster.all_done(8);
   CHECK(cluster.phase() == "idle");
@@ -268,8 +260,7 @@ TEST_CASE("nodes with clocks of their own stop wherever they are, at a round tha
 }
 
 TEST_CASE("nodes with clocks of their own do not stop before the snapshot that they have") {
-  Cluster cluster;
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2});
   JoinOptions options;
   options.config.mode = Mode::kSsp;
   options.config.snapshot.every_s = 1;
@@ -277,14 +268,12 @@ TEST_CASE("nodes with clocks of their own do not stop before the snapshot that t
   for (std::uint64_t second = 0; second < 3 && !cluster.only<SnapshotAt>(server_peer(0)); ++second) {
     cluster.pass(1000, 2, {}, 8 + second);
   }
-  const auto at = cluster.only<SnapshotAt>(server_peer(0));
-  REQUIRE(at);
-  cluster.all_done(at->round.value);
-  REQUIRE(cluster.job().record.committed == at->round);
-  cluster.leave(1, LeaveKind::kStopped, at->round.value + 1);  // heartbeats are older than the snapshot
-  const auto stop = cluster.only<StopJob>(server_peer(0));
-  REQUIRE(stop);
-  CHECK(stop->round == at->round);
+  const auto at = required(cluster.only<SnapshotAt>(server_peer(0)));
+  cluster.all_done(at.round.value);
+  REQUIRE(cluster.job().record.committed == at.round);
+  cluster.leave(1, LeaveKind::kStopped, at.round.value + 1);  // heartbeats are older than the snapshot
+  const auto stop = required(cluster.only<StopJob>(server_peer(0)));
+  CHECK(stop.round == at.round);
 }
 
 TEST_CASE("a daemon that is stopped gets its word when the job's state is safe") {
@@ -319,24 +308,20 @@ TEST_CASE("a daemon that reconnected while it waited is told on its new connecti
 }
 
 TEST_CASE("a worker on a new connection hears again of the snapshot that its ranks give their state for") {
-  Cluster cluster(1);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 1});
   JoinOptions options;
   options.redo_capacity = 16;
   cluster.run(1, options);
   cluster.pass(2000, 1, {}, 3);
-  const auto named = cluster.only<SnapshotAt>(worker_peer(0));
-  REQUIRE(named);
+  const auto named = required(cluster.only<SnapshotAt>(worker_peer(0)));
   cluster.say(PeerId(8888), Heartbeat{worker_incarnation(0), {}});
-  const auto again = cluster.only<SnapshotAt>(PeerId(8888));
-  REQUIRE(again);
-  CHECK(again->round == named->round);
-  CHECK(again->view == named->view);
+  const auto again = required(cluster.only<SnapshotAt>(PeerId(8888)));
+  CHECK(again.round == named.round);
+  CHECK(again.view == named.view);
 }
 
 TEST_CASE("a worker without jobs may go at once, whatever runs elsewhere") {
-  Cluster cluster(1);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 1});
   cluster.run(1);
   cluster.say(worker_peer(1), DrainRequest{worker_incarnation(1)});
   CHECK(cluster.only<DrainDone>(worker_peer(1)));
@@ -347,8 +332,7 @@ TEST_CASE("a worker without jobs may go at once, whatever runs elsewhere") {
 }
 
 TEST_CASE("draining the coordinator stops what runs and sends away what waits") {
-  Cluster cluster(1);
-  cluster.everybody(3);
+  FullCluster cluster({.workers = 3, .servers = 1});
   cluster.join(2, {.job = "waiting", .nodes = 2});
   cluster.join(1, {.job = "opening"});
   const JobId opening = cluster.open().job;
@@ -357,10 +341,9 @@ TEST_CASE("draining the coordinator stops what runs and sends away what waits") 
   cluster.core.drain(cluster.now);
   CHECK(cluster.only<StopRequest>(worker_peer(0)));
   for (const std::uint32_t w : {1u, 2u}) {
-    const auto error = cluster.only<ControlError>(worker_peer(w));
-    REQUIRE(error);
-    CHECK(error->code == ErrorCode::kStopped);
-    CHECK(error->job == (w == 1 ? "opening" : "waiting"));
+    const auto error = required(cluster.only<ControlError>(worker_peer(w)));
+    CHECK(error.code == ErrorCode::kStopped);
+    CHECK(error.job == (w == 1 ? "opening" : "waiting"));
   }
   CHECK(cluster.only<StopJob>(server_peer(0))->job == opening);
   CHECK_FALSE(cluster.core.idle());
@@ -374,9 +357,7 @@ TEST_CASE("draining the coordinator stops what runs and sends away what waits") 
 TEST_CASE("nodes that finished wait for the others as long as those live, with and without snapshots") {
   for (const std::uint32_t every_s : {0u, 10u}) {
     for (const bool they_finish : {true, false}) {
-      Cluster cluster(1);
-      cluster.everybody(2);
-      cluster.run(2, with_snapshots(every_s, 0));
+      TrainingCluster cluster({.workers = 2, .servers = 1}, with_snapshots(every_s, 0));
       cluster.pass(5 * kMinute, 2);
       cluster.sent.clear();
       cluster.leave(0, LeaveKind::kFinished, 30);
@@ -384,7 +365,7 @@ TEST_CASE("nodes that finished wait for the others as long as those live, with a
       CHECK(cluster.phase() == "running");
       CHECK(cluster.count<SnapshotAt>() == 0);
       const auto told = [](const std::string& line) {
-        return line.find("finished after round 30; waiting for node 1,") != std::string::npos;
+        return contains(line, "finished after round 30; waiting for node 1,");
       };
       CHECK(std::ranges::count_if(cluster.logged, told) == 1);
       if (they_finish) {
@@ -392,18 +373,16 @@ TEST_CASE("nodes that finished wait for the others as long as those live, with a
       } else {
         cluster.leave(1, LeaveKind::kFailed, 30, "a rank died");
       }
-      const auto stop = cluster.only<StopJob>(worker_peer(1));
-      REQUIRE(stop);
-      CHECK(stop->kind == (they_finish ? StopKind::kFinished : StopKind::kStopped));
-      CHECK(stop->round == Round(30));
+      const auto stop = required(cluster.only<StopJob>(worker_peer(1)));
+      CHECK(stop.kind == (they_finish ? StopKind::kFinished : StopKind::kStopped));
+      CHECK(stop.round == Round(30));
     }
   }
 }
 
 TEST_CASE("a node that has begun another round than those that finished is stopped, and told why") {
   for (const Mode mode : {Mode::kSync, Mode::kAsync}) {
-    Cluster cluster(1);
-    cluster.everybody(2);
+    FullCluster cluster({.workers = 2, .servers = 1});
     JoinOptions options;
     options.config.mode = mode;
     cluster.run(2, options);
@@ -444,10 +423,9 @@ TEST_CASE("a node that is lost after another has finished does not cost the othe
   SUBCASE("its worker is not heard any more") {
     cluster.pass(kTimeoutMs + 2000, 2, {worker_peer(1)});
   }
-  const auto stop = cluster.only<StopJob>(server_peer(0));
-  REQUIRE(stop);
-  CHECK(stop->kind == StopKind::kStopped);
-  CHECK(stop->round == Round(30));
+  const auto stop = required(cluster.only<StopJob>(server_peer(0)));
+  CHECK(stop.kind == StopKind::kStopped);
+  CHECK(stop.round == Round(30));
 }
 
 TEST_CASE("a worker that goes after it has finished is not missed") {
@@ -527,13 +505,12 @@ TEST_CASE("losing a member ends the view everywhere with the reason, and the nex
     cluster.pass(kTimeoutMs + 2000, 2, {server_peer(1)});
     reason = "server 1";
   }
-  const auto stop = cluster.only<StopJob>(worker_peer(0));
-  REQUIRE(stop);
-  CHECK(stop->kind == StopKind::kRestart);
-  CHECK(stop->reason.find(reason) != std::string::npos);
+  const auto stop = required(cluster.only<StopJob>(worker_peer(0)));
+  CHECK(stop.kind == StopKind::kRestart);
+  CHECK(contains(stop.reason, reason));
   CHECK(cluster.only<StopJob>(server_peer(0)));
   CHECK(cluster.phase() == "idle");
-  CHECK(cluster.job().last_stop.find(reason) != std::string::npos);
+  CHECK(contains(cluster.job().last_stop, reason));
   cluster.everybody(2);
   cluster.run(2);
   CHECK(cluster.phase() == "running");
@@ -572,10 +549,7 @@ TEST_CASE("a node that comes back after it has finished waits for the others to 
   cluster.now += kTimeoutMs / 2;  // the process before it is silent
   cluster.sent.clear();
   cluster.say(PeerId(3001), cluster.join_of({.node = 1, .nodes = 2}));
-  const auto refused = cluster.only<ControlError>(PeerId(3001));
-  REQUIRE(refused);
-  CHECK(refused->code == ErrorCode::kUnavailable);
-  CHECK(refused->message.find("to finish") != std::string::npos);
+  check_error(cluster, PeerId(3001), ErrorCode::kUnavailable, {"to finish"});
 }
 
 TEST_CASE("a welcome that never arrived: the worker leaves by name and the view is given up") {
@@ -625,10 +599,9 @@ TEST_CASE("servers that wait for what nodes keep hear it while nodes get on with
   CHECK(beats(4) == 2);
   cluster.sent.clear();
   cluster.leave(1, LeaveKind::kStopped, 8);  // now it sends what it keeps
-  const auto again = cluster.only<StopJob>(server_peer(0));
-  REQUIRE(again);
-  CHECK(again->kind == StopKind::kStopped);
-  CHECK(again->round == Round(8));
+  const auto again = required(cluster.only<StopJob>(server_peer(0)));
+  CHECK(again.kind == StopKind::kStopped);
+  CHECK(again.round == Round(8));
   cluster.sent.clear();
   cluster.leave(1, LeaveKind::kStopped, 8);
   CHECK(cluster.count<StopJob>() == 0);
@@ -651,8 +624,7 @@ TEST_CASE("a node that lags is named to people while it does, and forgotten with
     cluster.say(worker_peer(w), Heartbeat{worker_incarnation(w), {}, {pace}});
   };
   const auto told = [&](const std::string& text) {
-    return std::ranges::count_if(cluster.logged,
-                                 [&](const auto& line) { return line.find(text) != std::string::npos; });
+    return std::ranges::count_if(cluster.logged, [&](const auto& line) { return contains(line, text); });
   };
   for (int i = 0; i < 6; ++i) {
     beat(0, 50);
@@ -679,25 +651,22 @@ TEST_CASE("a node that lags is named to people while it does, and forgotten with
 // ---- While the record is being saved ----
 
 TEST_CASE("nobody hears of a view before its record is saved") {
-  Cluster cluster;
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2});
   cluster.disk_stands = true;
   cluster.join(0, {});
   CHECK(cluster.count<OpenJob>() == 0);
   CHECK(cluster.phase() == "gathering");
-  CHECK(cluster.job().waiting_for.find("disk") != std::string::npos);
+  CHECK(contains(cluster.job().waiting_for, "disk"));
   CHECK_FALSE(cluster.core.idle());
   SUBCASE("and opens then") {
-    cluster.disk_stands = false;
-    cluster.write();
+    cluster.disk_goes_on();
     CHECK(cluster.count<OpenJob>() == 2);
     CHECK(cluster.registry.at(cluster.open().job.value).view == cluster.open().view);
   }
   SUBCASE("and it is given up when its node is lost meanwhile") {
     cluster.pass(15'000, 0);
     CHECK(cluster.count<StopJob>() == 0);
-    cluster.disk_stands = false;
-    cluster.write();
+    cluster.disk_goes_on();
     CHECK(cluster.count<OpenJob>() == 0);
     CHECK(cluster.phase() == "idle");
     cluster.worker(0);
@@ -712,15 +681,13 @@ TEST_CASE("nobody hears of a view before its record is saved") {
     cluster.pass(15'000, 1, {server_peer(1)});
     cluster.say(PeerId(1501), hello);
     CHECK(cluster.count<OpenJob>() == 0);
-    cluster.disk_stands = false;
-    cluster.write();
+    cluster.disk_goes_on();
     CHECK(cluster.count<OpenJob>() == 2);
     CHECK(cluster.open().view == ViewId(2));
   }
   SUBCASE("a disk that has no room is told to its trainers, and the next view has another number") {
     cluster.save_fails = true;
-    cluster.disk_stands = false;
-    cluster.write();
+    cluster.disk_goes_on();
     CHECK(cluster.count<OpenJob>() == 0);
     check_error(cluster, worker_peer(0), ErrorCode::kUnavailable, {"cannot record it", "the disk is full"});
     cluster.save_fails = false;
@@ -739,21 +706,17 @@ TEST_CASE("a snapshot is told when the record is saved that has it, and a job en
   CHECK(cluster.count<SnapshotDone>() == 0);
   CHECK(cluster.phase() == "stopping");
   SUBCASE("it is saved") {
-    cluster.disk_stands = false;
-    cluster.write();
+    cluster.disk_goes_on();
     CHECK(cluster.count<SnapshotCommit>() == 3);
-    const auto told = cluster.only<SnapshotDone>(worker_peer(0));
-    REQUIRE(told);
-    CHECK(told->ok);
+    const auto told = required(cluster.only<SnapshotDone>(worker_peer(0)));
+    CHECK(told.ok);
   }
   SUBCASE("it is not saved in a minute") {
     cluster.pass(70'000, 1);
-    const auto told = cluster.only<SnapshotDone>(worker_peer(0));
-    REQUIRE(told);
-    CHECK_FALSE(told->ok);
-    CHECK(told->message.find("server 0 cannot record") != std::string::npos);
-    cluster.disk_stands = false;
-    cluster.write();
+    const auto told = required(cluster.only<SnapshotDone>(worker_peer(0)));
+    CHECK_FALSE(told.ok);
+    CHECK(contains(told.message, "server 0 cannot record"));
+    cluster.disk_goes_on();
     CHECK(cluster.record().committed == Round(40));
     CHECK(cluster.count<SnapshotCommit>() > 0);
   }
@@ -763,29 +726,25 @@ TEST_CASE("a snapshot is told when the record is saved that has it, and a job en
 TEST_CASE("a record whose save failed does not come back after the job was removed") {
   TrainingCluster cluster(1);
   cluster.save_fails = true;
-  cluster.leave(0, LeaveKind::kStopped, 40);
-  cluster.all_done(40);
+  cluster.stop_at(0, 40);
   cluster.pass(70'000, 1);
   REQUIRE(cluster.phase() == "idle");
   cluster.save_fails = false;
   cluster.disk_stands = true;
   REQUIRE(cluster.remove_job(cluster.job().name));
   cluster.core.tick(cluster.now + 5000);  // time to try the save again
-  cluster.disk_stands = false;
-  cluster.write();
+  cluster.disk_goes_on();
   CHECK(cluster.registry.empty());
 }
 
 TEST_CASE("jobs that begin while the disk stands have ids of their own") {
-  Cluster cluster;
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2});
   cluster.disk_stands = true;
   JoinOptions one, other;
   other.job = "other";
   cluster.join(0, one);
   cluster.join(1, other);
-  cluster.disk_stands = false;
-  cluster.write();
+  cluster.disk_goes_on();
   CHECK(cluster.registry.size() == 2);
 }
 

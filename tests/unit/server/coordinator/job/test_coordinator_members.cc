@@ -1,6 +1,8 @@
 // CoordinatorCore: elastic jobs, whose nodes come and go.
 #include <doctest/doctest.h>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_members_test {
@@ -31,20 +33,13 @@ Cluster& running_pair(Cluster& cluster, const JoinOptions& options = elastic()) 
   return cluster;
 }
 
-JobWelcome welcome_of(const Cluster& cluster, std::uint32_t w) {
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(w));
-  REQUIRE(welcome);
-  return *welcome;
-}
-
 }  // namespace
 
 TEST_CASE("members are told which node of how many they are") {
-  Cluster cluster;
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2});
   join_as(cluster, 0, 2);
   CHECK(cluster.phase() == "gathering");  // its first view has as many nodes as the trainers say
-  CHECK(cluster.job().waiting_for.find("1 more of 2 nodes") != std::string::npos);
+  CHECK(contains(cluster.job().waiting_for, "1 more of 2 nodes"));
   join_as(cluster, 1, 2);
   cluster.all_ready();
   CHECK(cluster.phase() == "running");
@@ -56,8 +51,7 @@ TEST_CASE("members are told which node of how many they are") {
 }
 
 TEST_CASE("a worker that joins as another node leaves its old place, whose leave was lost") {
-  Cluster cluster;
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2});
   cluster.join(0, {.node = 0, .nodes = 2});
   cluster.join(0, {.node = 1, .nodes = 2});
   CHECK(cluster.phase() == "gathering");
@@ -69,19 +63,17 @@ TEST_CASE("a worker that joins as another node leaves its old place, whose leave
 }
 
 TEST_CASE("a first view does not wait for as many nodes as one said that has gone again") {
-  Cluster cluster;
-  cluster.everybody(3);
+  FullCluster cluster({.workers = 3});
   join_as(cluster, 2, 3);
   join_as(cluster, 0, 2);
   join_as(cluster, 1, 2);
   CHECK(cluster.phase() == "opening");
-  Cluster other;
-  other.everybody(3);
+  FullCluster other({.workers = 3});
   join_as(other, 2, 3);
   join_as(other, 0, 2);
   other.say(worker_peer(2), DrainRequest{worker_incarnation(2)});
   CHECK(other.phase() == "gathering");
-  CHECK(other.job().waiting_for.find("1 more of 2 nodes") != std::string::npos);
+  CHECK(contains(other.job().waiting_for, "1 more of 2 nodes"));
   join_as(other, 1, 2);
   CHECK(other.phase() == "opening");
   CHECK(other.open().nodes == 2);
@@ -122,10 +114,9 @@ TEST_CASE("a node that joins ends the view, and the next one has it") {
   cluster.worker(5);
   join_as(cluster, 5, 6);
   for (std::uint32_t w = 0; w < 2; ++w) {
-    const auto stop = cluster.only<StopJob>(worker_peer(w));
-    REQUIRE(stop);
-    CHECK(stop->kind == StopKind::kRestart);
-    CHECK(stop->reason == "node 5 joins");
+    const auto stop = required(cluster.only<StopJob>(worker_peer(w)));
+    CHECK(stop.kind == StopKind::kRestart);
+    CHECK(stop.reason == "node 5 joins");
   }
   CHECK(cluster.phase() == "gathering");
   CHECK(cluster.job().waiting_for == "node 0, node 1");
@@ -205,8 +196,7 @@ TEST_CASE("a worker that is stopped leaves between two rounds, and the job goes 
   CHECK(stops.front().kind == StopKind::kStopped);
   CHECK(stops.front().round == Round(11));
   CHECK(cluster.count<DrainDone>() == 1);
-  REQUIRE(cluster.only<StopJob>(worker_peer(0)));
-  CHECK(cluster.only<StopJob>(worker_peer(0))->kind == StopKind::kRestart);
+  CHECK(required(cluster.only<StopJob>(worker_peer(0))).kind == StopKind::kRestart);
   cluster.sent.clear();
   join_as(cluster, 0, 2);
   cluster.all_ready();
@@ -233,7 +223,7 @@ TEST_CASE("a job below its least number of nodes waits for more") {
   join_as(cluster, 0, 2, elastic(2));
   cluster.pass(30'000, 2);
   CHECK(cluster.phase() == "gathering");
-  CHECK(cluster.job().waiting_for.find("at least 2") != std::string::npos);
+  CHECK(contains(cluster.job().waiting_for, "at least 2"));
   cluster.worker(4);
   join_as(cluster, 4, 5, elastic(2));
   CHECK(cluster.phase() == "opening");
@@ -276,23 +266,19 @@ TEST_CASE("where nodes that change take a job back to a snapshot, who joins wait
   cluster.worker(2);
   join_as(cluster, 2, 3, options);
   CHECK(cluster.phase() == "running");
-  const auto refusal = cluster.only<ControlError>(worker_peer(2));
-  REQUIRE(refusal);
-  CHECK(refusal->code == ErrorCode::kUnavailable);
-  CHECK(refusal->message.find("after its next snapshot") != std::string::npos);
+  check_error(cluster, worker_peer(2), ErrorCode::kUnavailable, {"after its next snapshot"});
   for (std::uint64_t version = 10; version < 40; version += 10) cluster.pass(1000, 3, {}, version);
-  const auto snapshot = cluster.to<SnapshotAt>(server_peer(0));
-  REQUIRE(snapshot.size() == 1);
+  const auto snapshot = only_one(cluster.to<SnapshotAt>(server_peer(0)));
   join_as(cluster, 2, 3, options);
   CHECK(cluster.phase() == "running");
-  cluster.all_done(snapshot[0].round.value);
+  cluster.all_done(snapshot.round.value);
   join_as(cluster, 2, 3, options);
   CHECK(cluster.phase() == "gathering");
   for (std::uint32_t w = 0; w < 2; ++w) join_as(cluster, w, 2, options);
   cluster.all_ready();
   CHECK(cluster.phase() == "running");
   CHECK(cluster.open().nodes == 3);
-  CHECK(cluster.open().resume_round == snapshot[0].round);
+  CHECK(cluster.open().resume_round == snapshot.round);
 }
 
 TEST_CASE("pushes of other nodes are not summed again") {

@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include "common/wire/redo_plan.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/two_servers.h"
 
 namespace tributary::coordinator_recover_test {
@@ -31,6 +33,13 @@ struct RunningCluster : TwoServers {
     options.redo_last = last;
     join(w, options);
   }
+  struct Pushes {
+    std::uint64_t first, last;
+  };
+  void rejoin(Pushes of_node_0, Pushes of_node_1) {
+    rejoin(0, of_node_0.first, of_node_0.last);
+    rejoin(1, of_node_1.first, of_node_1.last);
+  }
 };
 
 // The view begins at `round`; nodes push again what comes after the servers' versions.
@@ -43,27 +52,23 @@ void check_begin(const JobWelcome& welcome, std::uint64_t round, std::uint64_t s
 
 TEST_CASE("a lost node costs nothing: servers go on with what they have, at the round of the slowest chunk") {
   RunningCluster cluster;
-  cluster.keep(0, 52, 53);
-  cluster.keep(1, 53, 53);
+  cluster.keep({52, 53}, {53, 53});
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
   CHECK(cluster.phase() == "idle");
-  cluster.rejoin(0, 41, 53);
-  cluster.rejoin(1, 1, 0);  // on another machine: it has nothing
+  cluster.rejoin({41, 53}, {1, 0});  // on another machine: it has nothing
   for (std::uint16_t i = 0; i < 2; ++i) {
-    const auto open = cluster.opened(i);
-    REQUIRE(open);
-    CHECK(open->kept);
-    CHECK(open->view == ViewId(2));
+    const auto open = required(cluster.opened(i));
+    CHECK(open.kept);
+    CHECK(open.view == ViewId(2));
   }
   cluster.sent.clear();
   cluster.all_open();
   for (std::uint32_t w = 0; w < 2; ++w) {
-    const auto welcome = cluster.only<JobWelcome>(worker_peer(w));
-    REQUIRE(welcome);
-    CHECK(welcome->resume);
-    CHECK(welcome->resume_round == Round(52));
-    CHECK(welcome->redo);
-    CHECK(welcome->redo_after == std::vector<Version>{Version(52), Version(52)});
+    const auto welcome = required(cluster.only<JobWelcome>(worker_peer(w)));
+    CHECK(welcome.resume);
+    CHECK(welcome.resume_round == Round(52));
+    CHECK(welcome.redo);
+    CHECK(welcome.redo_after == std::vector<Version>{Version(52), Version(52)});
   }
 }
 
@@ -78,8 +83,7 @@ TEST_CASE("nodes are asked to stop after the round that servers have a part of a
         cluster.keep(0, 52, whole ? 52 : 53);
         cluster.keep(1, whole ? 52 : 53, whole ? 52 : 53);
         cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
-        cluster.rejoin(0, 41, 53);
-        cluster.rejoin(1, 1, 0);
+        cluster.rejoin({41, 53}, {1, 0});
         cluster.all_open();
         cluster.sent.clear();
         if (server_goes) cluster.say(server_peer(1), DrainRequest{server_incarnation(1)});
@@ -101,18 +105,15 @@ TEST_CASE("what servers keep before the first snapshot is not given up for anoth
   cluster.everybody(2);
   cluster.run(2, keeping());
   const JobId job = cluster.open().job;
-  cluster.keep(0, 52, 53);
-  cluster.keep(1, 53, 53);
+  cluster.keep({52, 53}, {53, 53});
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
   cluster.sent.clear();
   JoinOptions other = keeping();
   other.nodes = 2;
   other.config.optimizer.lr = 0.5;
   cluster.join(0, other);
-  const auto error = cluster.only<ControlError>(worker_peer(0));
-  REQUIRE(error);
-  CHECK(error->code == ErrorCode::kConfigMismatch);
-  CHECK(error->message.find("what is kept of it goes on with the settings that it began with") != std::string::npos);
+  check_error(cluster, worker_peer(0), ErrorCode::kConfigMismatch,
+              {"what is kept of it goes on with the settings that it began with"});
   for (const std::uint32_t node : {0u, 1u}) {
     JoinOptions same = keeping();
     same.node = node;
@@ -149,11 +150,10 @@ TEST_CASE("what servers keep between views becomes a snapshot before one of them
     cluster.say(server_peer(1), ShardKept{job, view, true, Version(52), Version(52)});
     CHECK_FALSE(may_go());
     for (std::uint16_t i = 0; i < 2; ++i) {
-      const auto stop = cluster.only<StopJob>(server_peer(i));
-      REQUIRE(stop);
-      CHECK(stop->kind == StopKind::kStopped);
-      CHECK(stop->round == Round(52));
-      CHECK(stop->view == view);
+      const auto stop = required(cluster.only<StopJob>(server_peer(i)));
+      CHECK(stop.kind == StopKind::kStopped);
+      CHECK(stop.round == Round(52));
+      CHECK(stop.view == view);
       cluster.say(server_peer(i), SnapshotDone{job, view, Round(52), true, 1, {}});
     }
     CHECK(may_go());
@@ -165,49 +165,41 @@ TEST_CASE("what servers keep between views becomes a snapshot before one of them
     // It comes back, those who waited come again, and the job goes on.
     cluster.server_comes_back(1, Round(52));
     cluster.sent.clear();
-    cluster.rejoin(0, 41, 52);
-    cluster.rejoin(1, 41, 52);
-    const auto open = cluster.opened(0);
-    REQUIRE(open);
-    CHECK(open->resume_round == Round(52));
+    cluster.rejoin({41, 52}, {41, 52});
+    const auto open = required(cluster.opened(0));
+    CHECK(open.resume_round == Round(52));
   }
 }
 
 TEST_CASE("what servers keep becomes a snapshot of the view they had it in, though the next one was being recorded") {
   RunningCluster cluster;
-  cluster.keep(0, 52, 52);
-  cluster.keep(1, 52, 52);
+  cluster.keep({52, 52}, {52, 52});
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
   const ViewId view = cluster.open().view;
   cluster.disk_stands = true;
-  cluster.rejoin(0, 41, 52);
-  cluster.rejoin(1, 41, 52);
+  cluster.rejoin({41, 52}, {41, 52});
   cluster.sent.clear();
   cluster.core.drain(cluster.now);
   CHECK(cluster.count<StopJob>() == 0);
   CHECK_FALSE(cluster.core.idle());
-  cluster.disk_stands = false;
-  cluster.write();
+  cluster.disk_goes_on();
   CHECK(cluster.count<OpenJob>() == 0);
-  const auto stop = cluster.only<StopJob>(server_peer(0));
-  REQUIRE(stop);
-  CHECK(stop->kind == StopKind::kStopped);
-  CHECK(stop->view == view);
+  const auto stop = required(cluster.only<StopJob>(server_peer(0)));
+  CHECK(stop.kind == StopKind::kStopped);
+  CHECK(stop.view == view);
   for (std::uint16_t i = 0; i < 2; ++i) {
-    cluster.say(server_peer(i), SnapshotDone{stop->job, view, Round(52), true, 1, {}});
+    cluster.say(server_peer(i), SnapshotDone{stop.job, view, Round(52), true, 1, {}});
   }
   CHECK(cluster.core.idle());
-  CHECK(cluster.registry.at(stop->job.value).committed == Round(52));
+  CHECK(cluster.registry.at(stop.job.value).committed == Round(52));
 }
 
 TEST_CASE("a view opens though servers repeat what they keep while its record is being saved") {
   RunningCluster cluster;
-  cluster.keep(0, 52, 52);
-  cluster.keep(1, 52, 52);
+  cluster.keep({52, 52}, {52, 52});
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
   cluster.disk_stands = true;
-  cluster.rejoin(0, 41, 52);
-  cluster.rejoin(1, 41, 52);
+  cluster.rejoin({41, 52}, {41, 52});
   cluster.sent.clear();
   cluster.pass(3 * CoordinatedJob::kAskAgainMs, 2);
   CHECK(cluster.to<StopJob>(server_peer(0)).size() >= 2);  // asked again
@@ -234,8 +226,7 @@ TEST_CASE("a server that goes as a view ends waits until all have said what they
 }
 
 TEST_CASE("no view opens with a server that was told to stop, also when it may go") {
-  Cluster cluster(2);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1});
   cluster.say(server_peer(1), DrainRequest{server_incarnation(1)});
   CHECK(cluster.only<DrainDone>(server_peer(1)));
   cluster.join(0, {});
@@ -259,8 +250,7 @@ TEST_CASE("what servers keep and cannot become a snapshot is said to be lost, on
   RunningCluster cluster;
   std::string why;
   SUBCASE("some chunks are a round further") {
-    cluster.keep(0, 52, 52);
-    cluster.keep(1, 52, 53);
+    cluster.keep({52, 52}, {52, 53});
     why = "server 1 has some chunks of round 53 already";
   }
   SUBCASE("a server has nothing") {
@@ -268,8 +258,7 @@ TEST_CASE("what servers keep and cannot become a snapshot is said to be lost, on
     why = "server 1 has nothing of it in memory";
   }
   SUBCASE("a disk is full") {
-    cluster.keep(0, 52, 52);
-    cluster.keep(1, 52, 52);
+    cluster.keep({52, 52}, {52, 52});
     why = "server 1: disk full";
   }
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
@@ -284,18 +273,17 @@ TEST_CASE("what servers keep and cannot become a snapshot is said to be lost, on
     cluster.say_what_is_kept();
   }
   CHECK(cluster.core.idle());
-  CHECK(cluster.core.jobs()[0].not_saved.find(why) != std::string::npos);
+  CHECK(contains(cluster.core.jobs()[0].not_saved, why));
   REQUIRE(cluster.errors.size() == 1);
   CHECK(cluster.errors[0].find("the state of job 'mnist' at round 52 is not saved") == 0);
-  CHECK(cluster.errors[0].find(why) != std::string::npos);
+  CHECK(contains(cluster.errors[0], why));
 }
 
 TEST_CASE("a server that is still being brought up to the others hides no loss of theirs") {
   RunningCluster cluster;
   cluster.keep(0, 52, 52);
   cluster.server_comes_back(1);
-  cluster.rejoin(0, 41, 52);
-  cluster.rejoin(1, 41, 52);
+  cluster.rejoin({41, 52}, {41, 52});
   cluster.all_open();
   const auto keep = [&](std::uint16_t server, std::uint64_t least, std::uint64_t most) {
     cluster.say(cluster.peers[server],
@@ -307,15 +295,14 @@ TEST_CASE("a server that is still being brought up to the others hides no loss o
   cluster.core.drain(cluster.now);
   REQUIRE(cluster.errors.size() == 1);
   CHECK(cluster.errors[0].find("the state of job 'mnist' at round 52 is not saved") == 0);
-  CHECK(cluster.errors[0].find("server 1 was still being brought up to it, from round 40") != std::string::npos);
+  CHECK(contains(cluster.errors[0], "server 1 was still being brought up to it, from round 40"));
 }
 
 TEST_CASE("nothing is to be saved of what servers keep at the round of the snapshot") {
   TwoServers cluster;
   cluster.everybody(2);
   cluster.run(2, keeping());
-  cluster.keep(0, 0, 1);
-  cluster.keep(1, 0, 0);
+  cluster.keep({0, 1}, {0, 0});
   cluster.leave(1, LeaveKind::kFailed, 0, "rank 3 died");
   cluster.sent.clear();
   cluster.core.drain(cluster.now);
@@ -330,12 +317,11 @@ TEST_CASE("what servers keep without what nodes have yet to say becomes no snaps
   JoinOptions options = keeping();
   options.config.push = EncodingId::kInt8;
   cluster.run(2, options);
-  cluster.keep(0, 52, 52);
-  cluster.keep(1, 52, 52);
+  cluster.keep({52, 52}, {52, 52});
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
   cluster.core.drain(cluster.now);
   CHECK(cluster.core.idle());
-  CHECK(cluster.core.jobs()[0].not_saved.find("(push = \"int8\") is in their memory alone") != std::string::npos);
+  CHECK(contains(cluster.core.jobs()[0].not_saved, "(push = \"int8\") is in their memory alone"));
 }
 
 TEST_CASE("servers hear that what they keep is wanted as long as nodes wait, and are asked until they have said") {
@@ -360,14 +346,12 @@ TEST_CASE("servers hear that what they keep is wanted as long as nodes wait, and
 TEST_CASE("a server whose connection was renewed hears again which snapshot is committed") {
   RunningCluster cluster;
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
-  cluster.rejoin(0, 1, 0);
-  cluster.rejoin(1, 1, 0);
+  cluster.rejoin({1, 0}, {1, 0});
   cluster.all_open();
   REQUIRE(cluster.phase() == "running");
   cluster.say(PeerId(7778), Heartbeat{server_incarnation(1), {}});
-  const auto commit = cluster.only<SnapshotCommit>(PeerId(7778));
-  REQUIRE(commit);
-  CHECK(commit->round == Round(40));
+  const auto commit = required(cluster.only<SnapshotCommit>(PeerId(7778)));
+  CHECK(commit.round == Round(40));
 }
 
 TEST_CASE("a lost server loads its snapshot, and the nodes push again what came after it") {
@@ -375,12 +359,9 @@ TEST_CASE("a lost server loads its snapshot, and the nodes push again what came 
   cluster.keep(0, 53, 54);
   cluster.server_comes_back(1);
   CHECK(cluster.phase() == "idle");
-  cluster.rejoin(0, 41, 54);
-  cluster.rejoin(1, 38, 53);
-  REQUIRE(cluster.opened(0));
-  CHECK(cluster.opened(0)->kept);
-  REQUIRE(cluster.opened(1));
-  CHECK_FALSE(cluster.opened(1)->kept);
+  cluster.rejoin({41, 54}, {38, 53});
+  CHECK(cluster.kept(0));
+  CHECK_FALSE(cluster.kept(1));
   CHECK(cluster.opened(1)->resume);
   CHECK(cluster.opened(1)->resume_round == Round(40));
   cluster.sent.clear();
@@ -391,10 +372,8 @@ TEST_CASE("all servers lost: the pushes that every node has decide how far it go
   RunningCluster cluster;
   cluster.server_comes_back(0);
   cluster.server_comes_back(1);
-  cluster.rejoin(0, 41, 54);
-  cluster.rejoin(1, 41, 52);
-  REQUIRE(cluster.opened(0));
-  CHECK_FALSE(cluster.opened(0)->kept);
+  cluster.rejoin({41, 54}, {41, 52});
+  CHECK_FALSE(cluster.kept(0));
   cluster.sent.clear();
   check_begin(cluster.welcome(1), 52, 40, 40);
 }
@@ -403,8 +382,7 @@ TEST_CASE("no snapshot is named of rounds that are pushed again, and how fast th
   RunningCluster cluster;
   cluster.server_comes_back(0);
   cluster.server_comes_back(1);
-  cluster.rejoin(0, 41, 54);
-  cluster.rejoin(1, 38, 53);
+  cluster.rejoin({41, 54}, {38, 53});
   REQUIRE(cluster.welcome().resume_round == Round(53));
   std::uint64_t later = 0;
   SUBCASE("slowly") {
@@ -423,18 +401,15 @@ TEST_CASE("no snapshot is named of rounds that are pushed again, and how fast th
     }
     cluster.tick(cluster.now);
   }
-  REQUIRE(cluster.only<SnapshotAt>(cluster.peers[0]));
-  CHECK(cluster.only<SnapshotAt>(cluster.peers[0])->round == Round(55));
+  CHECK(required(cluster.only<SnapshotAt>(cluster.peers[0])).round == Round(55));
 }
 
 TEST_CASE("a server that is beyond what every node can push again loads its snapshot, as the lost one does") {
   RunningCluster cluster;
   cluster.keep(0, 53, 54);
   cluster.server_comes_back(1);
-  cluster.rejoin(0, 41, 54);
-  cluster.rejoin(1, 41, 52);
-  REQUIRE(cluster.opened(0));
-  CHECK_FALSE(cluster.opened(0)->kept);
+  cluster.rejoin({41, 54}, {41, 52});
+  CHECK_FALSE(cluster.kept(0));
   cluster.sent.clear();
   check_begin(cluster.welcome(), 52, 40, 40);
 }
@@ -451,10 +426,8 @@ TEST_CASE("what cannot be had everywhere takes the job back to the snapshot") {
     first = 42;
   }
   cluster.server_comes_back(1);
-  cluster.rejoin(0, 41, 54);
-  cluster.rejoin(1, first, last);
-  REQUIRE(cluster.opened(0));
-  CHECK_FALSE(cluster.opened(0)->kept);
+  cluster.rejoin({41, 54}, {first, last});
+  CHECK_FALSE(cluster.kept(0));
   CHECK(cluster.opened(0)->resume_round == Round(40));
   cluster.sent.clear();
   const JobWelcome welcome = cluster.welcome();
@@ -466,20 +439,17 @@ TEST_CASE("a server that has not let go of the last view yet is waited for, one 
   RunningCluster cluster;
   cluster.answers_kept = false;
   cluster.leave(1, LeaveKind::kFailed, 52);
-  cluster.rejoin(0, 41, 53);
-  cluster.rejoin(1, 41, 53);
+  cluster.rejoin({41, 53}, {41, 53});
   CHECK(cluster.phase() == "gathering");
   cluster.say(server_peer(0), ShardKept{cluster.open().job, cluster.open().view, true, Version(52), Version(52)});
   CHECK(cluster.phase() == "gathering");
   SUBCASE("answers") {
     cluster.say(server_peer(1), ShardKept{cluster.open().job, cluster.open().view, true, Version(53), Version(53)});
-    REQUIRE(cluster.opened(1));
-    CHECK(cluster.opened(1)->kept);
+    CHECK(cluster.kept(1));
   }
   SUBCASE("dies") {
     cluster.server_comes_back(1);
-    REQUIRE(cluster.opened(1));
-    CHECK_FALSE(cluster.opened(1)->kept);
+    CHECK_FALSE(cluster.kept(1));
     CHECK(cluster.opened(0)->kept);
   }
   CHECK(cluster.phase() == "opening");
@@ -489,8 +459,7 @@ TEST_CASE("a server whose last words of a view were lost says in its next hello 
   RunningCluster cluster;
   cluster.answers_kept = false;
   cluster.leave(1, LeaveKind::kFailed, 52);
-  cluster.rejoin(0, 41, 53);
-  cluster.rejoin(1, 41, 53);
+  cluster.rejoin({41, 53}, {41, 53});
   cluster.say(server_peer(0), ShardKept{cluster.open().job, cluster.open().view, true, Version(52), Version(52)});
   CHECK(cluster.phase() == "gathering");
   ServerHello hello = cluster.hello_of(1);
@@ -499,8 +468,7 @@ TEST_CASE("a server whose last words of a view were lost says in its next hello 
   cluster.peers[1] = PeerId(5001);  // its connection broke
   cluster.say(cluster.peers[1], hello);
   CHECK(cluster.phase() == "opening");
-  REQUIRE(cluster.opened(1));
-  CHECK(cluster.opened(1)->kept);
+  CHECK(cluster.kept(1));
 }
 
 TEST_CASE("a coordinator that is new learns from hellos what servers have") {
@@ -527,10 +495,9 @@ TEST_CASE("a coordinator that is new learns from hellos what servers have") {
   cluster.say(server_peer(1), ShardKept{before.open().job, before.open().view, true, Version(55), Version(56)});
   CHECK(cluster.phase() == "opening");
   cluster.all_ready();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-  REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(55));
-  CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(55)});
+  const auto welcome = required(cluster.only<JobWelcome>(worker_peer(0)));
+  CHECK(welcome.resume_round == Round(55));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(55)});
 }
 
 TEST_CASE("a node that says it keeps more rounds than it has room for is refused") {
@@ -538,10 +505,7 @@ TEST_CASE("a node that says it keeps more rounds than it has room for is refused
   cluster.server_comes_back(1);
   cluster.sent.clear();
   cluster.rejoin(0, 1, ~0ull);
-  const auto refused = cluster.only<ControlError>(worker_peer(0));
-  REQUIRE(refused);
-  CHECK(refused->code == ErrorCode::kMalformed);
-  CHECK(refused->message.find("at most 16 rounds") != std::string::npos);
+  check_error(cluster, worker_peer(0), ErrorCode::kMalformed, {"at most 16 rounds"});
   cluster.sent.clear();
   cluster.rejoin(0, 41, 57);
   CHECK(cluster.only<ControlError>(worker_peer(0)));
@@ -551,8 +515,7 @@ TEST_CASE("a node that says it keeps more rounds than it has room for is refused
 }
 
 TEST_CASE("a server without chunks lacks no pushes") {
-  Cluster cluster;
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1});
   JoinOptions options;
   options.tensors = {{"w", {100}}};
   cluster.run(1, options);
@@ -560,34 +523,26 @@ TEST_CASE("a server without chunks lacks no pushes") {
   cluster.leave(0, LeaveKind::kFailed, 5, "rank 0 died");
   cluster.join(0, options);
   cluster.all_ready();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-  REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(5));
-  CHECK(welcome->redo_after == std::vector<Version>{Version(5), Version(5)});
+  const auto welcome = required(cluster.only<JobWelcome>(worker_peer(0)));
+  CHECK(welcome.resume_round == Round(5));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(5), Version(5)});
 }
 
 TEST_CASE("a server that had not yet caught up with the others goes on where it had come to, however often views end") {
   RunningCluster cluster;
-  cluster.keep(0, 44, 45);
-  cluster.keep(1, 52, 53);
+  cluster.keep({44, 45}, {52, 53});
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
-  cluster.rejoin(0, 41, 53);
-  cluster.rejoin(1, 41, 53);
-  REQUIRE(cluster.opened(0));
-  CHECK(cluster.opened(0)->kept);
-  REQUIRE(cluster.opened(1));
-  CHECK(cluster.opened(1)->kept);
+  cluster.rejoin({41, 53}, {41, 53});
+  CHECK(cluster.kept(0));
+  CHECK(cluster.kept(1));
   cluster.sent.clear();
   check_begin(cluster.welcome(), 52, 44, 52);
   // Chunks do not wait for each other while they are brought up.
-  cluster.keep(0, 46, 51);
-  cluster.keep(1, 52, 53);
+  cluster.keep({46, 51}, {52, 53});
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died again");
   cluster.sent.clear();
-  cluster.rejoin(0, 41, 53);
-  cluster.rejoin(1, 41, 53);
-  REQUIRE(cluster.opened(0));
-  CHECK(cluster.opened(0)->kept);
+  cluster.rejoin({41, 53}, {41, 53});
+  CHECK(cluster.kept(0));
   cluster.sent.clear();
   CHECK(cluster.welcome().redo_after == std::vector<Version>{Version(46), Version(52)});
 }
@@ -596,8 +551,7 @@ TEST_CASE("a view that is cut just before the last round is pushed again costs n
   RunningCluster cluster;
   cluster.keep(0, 53, 54);
   cluster.server_comes_back(1);
-  cluster.rejoin(0, 41, 54);
-  cluster.rejoin(1, 41, 53);
+  cluster.rejoin({41, 54}, {41, 53});
   cluster.all_open();
   bool rings = true;
   SUBCASE("the nodes have what they pushed") {}
@@ -610,10 +564,8 @@ TEST_CASE("a view that is cut just before the last round is pushed again costs n
   cluster.sent.clear();
   cluster.rejoin(0, 41, rings ? 54 : 52);
   cluster.rejoin(1, 41, rings ? 53 : 52);
-  REQUIRE(cluster.opened(0));
-  CHECK(cluster.opened(0)->kept);
-  REQUIRE(cluster.opened(1));
-  CHECK(cluster.opened(1)->kept);
+  CHECK(cluster.kept(0));
+  CHECK(cluster.kept(1));
   cluster.sent.clear();
   const JobWelcome welcome = cluster.welcome();
   CHECK(welcome.resume_round == Round(rings ? 53 : 52));
@@ -621,24 +573,19 @@ TEST_CASE("a view that is cut just before the last round is pushed again costs n
 
 TEST_CASE("servers whose view ended before the nodes had pushed again what they lost need not load again") {
   RunningCluster cluster;
-  cluster.keep(0, 40, 40);
-  cluster.keep(1, 40, 40);
+  cluster.keep({40, 40}, {40, 40});
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
-  cluster.rejoin(0, 41, 53);
-  cluster.rejoin(1, 41, 53);
-  REQUIRE(cluster.opened(0));
-  CHECK(cluster.opened(0)->kept);
+  cluster.rejoin({41, 53}, {41, 53});
+  CHECK(cluster.kept(0));
   cluster.sent.clear();
   check_begin(cluster.welcome(), 53, 40, 40);
 }
 
 TEST_CASE("what servers kept once is not counted on a second time") {
   RunningCluster cluster;
-  cluster.keep(0, 52, 53);
-  cluster.keep(1, 53, 53);
+  cluster.keep({52, 53}, {53, 53});
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
-  cluster.rejoin(0, 41, 53);
-  cluster.rejoin(1, 41, 53);
+  cluster.rejoin({41, 53}, {41, 53});
   cluster.all_open();
   // It ends cleanly, but its last state could not be written, and is gone.
   cluster.keeps.clear();
@@ -647,18 +594,15 @@ TEST_CASE("what servers kept once is not counted on a second time") {
   cluster.done(1, 56);
   CHECK(cluster.phase() == "idle");
   cluster.sent.clear();
-  cluster.rejoin(0, 41, 56);
-  cluster.rejoin(1, 41, 56);
-  REQUIRE(cluster.opened(0));
-  CHECK_FALSE(cluster.opened(0)->kept);
+  cluster.rejoin({41, 56}, {41, 56});
+  CHECK_FALSE(cluster.kept(0));
   cluster.sent.clear();
   check_begin(cluster.welcome(), 56, 40, 40);
 }
 
 TEST_CASE("a job whose last state could not be written goes on from what its servers have in memory") {
   RunningCluster cluster;
-  cluster.keep(0, 60, 60);
-  cluster.keep(1, 60, 60);
+  cluster.keep({60, 60}, {60, 60});
   LeaveKind kind = LeaveKind::kFinished;
   bool in_time = true;
   SUBCASE("it was through, and a disk is full") {}
@@ -685,8 +629,7 @@ TEST_CASE("a job whose last state could not be written goes on from what its ser
   cluster.rejoin(0, 1, 0);  // trainers that were through took their rings with them
   cluster.rejoin(1, 1, 0);
   for (std::uint16_t i = 0; i < 2; ++i) {
-    REQUIRE(cluster.opened(i));
-    CHECK(cluster.opened(i)->kept);
+    CHECK(cluster.kept(i));
   }
   cluster.sent.clear();
   check_begin(cluster.welcome(), 60, 60, 60);
@@ -719,26 +662,22 @@ TEST_CASE("servers go on with what they have only if every node knows what it ha
     cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
     rejoin(0, 52, 53);
     rejoin(1, 51, 52);
-    REQUIRE(cluster.opened(0));
-    CHECK(cluster.opened(0)->kept);
+    CHECK(cluster.kept(0));
     CHECK(cluster.welcome().resume_round == Round(52));
   }
   SUBCASE("a server was lost, and all know") {
     cluster.server_comes_back(1);
     rejoin(0, 52, 53);
     rejoin(1, 51, 52);
-    REQUIRE(cluster.opened(0));
-    CHECK(cluster.opened(0)->kept);
+    CHECK(cluster.kept(0));
     check_begin(cluster.welcome(), 52, 52, 40);
   }
   SUBCASE("all know of the last round, but not of the one before it, which is all that a server lacks") {
-    cluster.keep(0, 53, 53);
-    cluster.keep(1, 52, 53);
+    cluster.keep({53, 53}, {52, 53});
     cluster.leave(1, LeaveKind::kFailed, 53, "rank 3 died");
     rejoin(0, 53, 53);
     rejoin(1, 53, 53);
-    REQUIRE(cluster.opened(1));
-    CHECK(cluster.opened(1)->kept);
+    CHECK(cluster.kept(1));
     check_begin(cluster.welcome(), 53, 53, 52);
   }
   SUBCASE("one does not: the snapshot has it") {
@@ -754,8 +693,7 @@ TEST_CASE("servers go on with what they have only if every node knows what it ha
     SUBCASE("because that was among other nodes") {
       rejoin(1, 52, 53, {0, 2});
     }
-    REQUIRE(cluster.opened(0));
-    CHECK_FALSE(cluster.opened(0)->kept);
+    CHECK_FALSE(cluster.kept(0));
     CHECK(cluster.opened(0)->resume_round == Round(40));
     CHECK(cluster.welcome().resume_round == Round(40));
   }

@@ -1,6 +1,7 @@
 // Snapshots that are named for nodes that keep their pushes since the last one.
 #include <doctest/doctest.h>
 
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_redo_snapshots_test {
@@ -8,19 +9,15 @@ namespace tributary::coordinator_redo_snapshots_test {
 using namespace testing;
 
 TEST_CASE("the first snapshot is named at once, because before it there is nothing to push rounds again upon") {
-  Cluster cluster(1);
-  cluster.everybody(1);
-  cluster.run(1, keeping());
+  TrainingCluster cluster({.workers = 1, .servers = 1}, keeping());
   cluster.pass(1000, 1);
   CHECK(cluster.count<SnapshotAt>() == 0);  // nothing is trained yet
   cluster.pass(2000, 1, {}, 1);
-  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
-  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round.value < 8);
+  CHECK(required(cluster.only<SnapshotAt>(server_peer(0))).round.value < 8);
 }
 
 TEST_CASE("shards get memory for a snapshot in time") {
-  Cluster cluster(1);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 1});
   JoinOptions options = keeping();
   options.tensors = {{"w", {16'000'000}}};  // 64 MB: half a second, as it is reckoned
   options.redo_capacity = 200;
@@ -45,15 +42,13 @@ TEST_CASE("shards get memory for a snapshot in time") {
   CHECK(version > first + 70);
   CHECK(cluster.count<SnapshotAt>() == 0);
   while (cluster.count<SnapshotAt>() == 0 && version < 200) second(true);
-  const auto at = cluster.only<SnapshotAt>(server_peer(0));
-  REQUIRE(at);
-  CHECK(at->round.value >= first + 100);
-  CHECK(at->round.value < first + 115);
+  const auto at = required(cluster.only<SnapshotAt>(server_peer(0)));
+  CHECK(at.round.value >= first + 100);
+  CHECK(at.round.value < first + 115);
 }
 
 TEST_CASE("snapshots are named by pace, and no more often than writing them is cheap") {
-  Cluster cluster(1);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 1});
   JoinOptions options = keeping();
   cluster.run(1, options);
   cluster.pass(2000, 1, {}, 1);
@@ -64,8 +59,7 @@ TEST_CASE("snapshots are named by pace, and no more often than writing them is c
   cluster.pass(2000, 1, {}, first + 1);
   CHECK(cluster.count<SnapshotAt>() == 0);  // what could be named now is less than half of what nodes keep
   cluster.pass(1000, 1, {}, first + 8);
-  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
-  const std::uint64_t second = cluster.only<SnapshotAt>(server_peer(0))->round.value;
+  const std::uint64_t second = required(cluster.only<SnapshotAt>(server_peer(0))).round.value;
   CHECK(second > first + 8);
   cluster.sent.clear();
   // 100 MB: not again for 5 s.
@@ -79,8 +73,7 @@ TEST_CASE("snapshots are named by pace, and no more often than writing them is c
 
 TEST_CASE(
     "where rounds are short the next snapshot is named as soon as one is committed, as it must be named far ahead") {
-  Cluster cluster(1);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 1});
   JoinOptions options = keeping();
   options.redo_capacity = 256;
   cluster.run(1, options);
@@ -96,16 +89,14 @@ TEST_CASE(
 }
 
 TEST_CASE("without a store nothing is kept, and no snapshot named") {
-  Cluster cluster(1);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 1});
   ServerHello hello = cluster.hello_of(0);
   hello.store = false;
   cluster.say(server_peer(0), hello);
   JoinOptions options = keeping();
   cluster.join(0, options);
   cluster.all_ready();
-  REQUIRE(cluster.only<JobWelcome>(worker_peer(0)));
-  CHECK_FALSE(cluster.only<JobWelcome>(worker_peer(0))->redo);
+  CHECK_FALSE(required(cluster.only<JobWelcome>(worker_peer(0))).redo);
   cluster.pass(3000, 1, {}, 100);
   CHECK(cluster.count<SnapshotAt>() == 0);
 }

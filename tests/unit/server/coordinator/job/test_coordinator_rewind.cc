@@ -1,6 +1,8 @@
 // CoordinatorCore: membership.on_state_lost = "rewind": no state of servers without a state of ranks.
 #include <doctest/doctest.h>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/large_states.h"
 
 namespace tributary::coordinator_rewind_test {
@@ -21,8 +23,7 @@ std::uint64_t named_snapshot(Cluster& cluster, std::uint32_t workers, std::uint6
 }
 
 bool warned_of(const Cluster& cluster, const std::string& what) {
-  return std::ranges::any_of(cluster.warnings,
-                             [&](const std::string& line) { return line.find(what) != std::string::npos; });
+  return std::ranges::any_of(cluster.warnings, [&](const std::string& line) { return contains(line, what); });
 }
 
 JoinOptions rewinding_with_snapshots() {
@@ -34,8 +35,7 @@ JoinOptions rewinding_with_snapshots() {
 }  // namespace
 
 TEST_CASE("nodes that do not agree on on_state_lost are not one job") {
-  Cluster cluster;
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2});
   JoinOptions options = rewinding();
   options.nodes = 2;
   cluster.join(0, options);
@@ -47,9 +47,7 @@ TEST_CASE("nodes that do not agree on on_state_lost are not one job") {
 }
 
 TEST_CASE("a snapshot is committed when a whole state of its round is there, with its large part") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2, rewinding_with_snapshots());
+  TrainingCluster cluster({.workers = 2}, rewinding_with_snapshots());
   const std::uint64_t round = named_snapshot(cluster, 2);
   REQUIRE(round != 0);
   give(cluster, 0, round, StateHead{{}, false}.before(bytes_of("not whole")));
@@ -65,9 +63,7 @@ TEST_CASE("a snapshot is committed when a whole state of its round is there, wit
 }
 
 TEST_CASE("a state that is there before the snapshot is written holds nothing up") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1, rewinding_with_snapshots());
+  TrainingCluster cluster({.workers = 1}, rewinding_with_snapshots());
   const std::uint64_t round = named_snapshot(cluster, 1);
   give(cluster, 0, round, bytes_of("whole"));
   cluster.all_done(round);
@@ -75,15 +71,13 @@ TEST_CASE("a state that is there before the snapshot is written holds nothing up
 }
 
 TEST_CASE("a state that never comes: the snapshot is given up, and the next one named") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1, rewinding_with_snapshots());
+  TrainingCluster cluster({.workers = 1}, rewinding_with_snapshots());
   const std::uint64_t round = named_snapshot(cluster, 1);
   cluster.all_done(round);
   cluster.pass(AwaitedState::kPatienceMs / 2, 1, {}, round + 1);
   CHECK(cluster.job().not_saved.empty());
   cluster.pass(AwaitedState::kPatienceMs, 1, {}, round + 1);
-  CHECK(cluster.job().not_saved.find("no rank's whole state of round") != std::string::npos);
+  CHECK(contains(cluster.job().not_saved, "no rank's whole state of round"));
   CHECK(cluster.job().record.committed == Round(0));
   const std::uint64_t next = cluster.to<SnapshotAt>(server_peer(0)).back().round.value;
   CHECK(next > round);
@@ -94,9 +88,7 @@ TEST_CASE("a state that never comes: the snapshot is given up, and the next one 
 }
 
 TEST_CASE("the wait for a large part lasts as long as it gets on") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1, rewinding_with_snapshots());
+  TrainingCluster cluster({.workers = 1}, rewinding_with_snapshots());
   const std::uint64_t round = named_snapshot(cluster, 1);
   const LargeState large = large_state('a', 6 * kPartBytes);
   give(cluster, 0, round, large.state);
@@ -111,13 +103,10 @@ TEST_CASE("the wait for a large part lasts as long as it gets on") {
 }
 
 TEST_CASE("a stop waits for it as well") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1, rewinding());
+  TrainingCluster cluster({.workers = 1}, rewinding());
   const LargeState large = large_state('a');
   SUBCASE("it comes") {
-    cluster.leave(0, LeaveKind::kStopped, 40);
-    cluster.all_done(40);
+    cluster.stop_at(0, 40);
     CHECK(cluster.phase() == "stopping");
     give(cluster, 0, 40, large.state);
     CHECK(cluster.phase() == "stopping");
@@ -127,35 +116,28 @@ TEST_CASE("a stop waits for it as well") {
     CHECK(cluster.job().record.committed == Round(40));
   }
   SUBCASE("it never comes") {
-    cluster.leave(0, LeaveKind::kStopped, 40);
-    cluster.all_done(40);
+    cluster.stop_at(0, 40);
     cluster.pass(AwaitedState::kPatienceMs + 2000, 1, {}, 40);
     CHECK(cluster.phase() == "idle");
-    const auto outcome = cluster.only<SnapshotDone>(worker_peer(0));
-    REQUIRE(outcome);
-    CHECK_FALSE(outcome->ok);
-    CHECK(outcome->message.find("no rank's whole state of round 40") != std::string::npos);
+    const auto outcome = required(cluster.only<SnapshotDone>(worker_peer(0)));
+    CHECK_FALSE(outcome.ok);
+    CHECK(contains(outcome.message, "no rank's whole state of round 40"));
     CHECK(cluster.job().record.committed == Round(0));
   }
   SUBCASE("it is there already") {
     give(cluster, 0, 40, large.state);
     deliver(cluster, 0, large);
-    cluster.leave(0, LeaveKind::kStopped, 40);
-    cluster.all_done(40);
+    cluster.stop_at(0, 40);
     CHECK(cluster.job().record.committed == Round(40));
   }
 }
 
 TEST_CASE("a stop where the view began is saved with what it began with") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1, rewinding());
+  TrainingCluster cluster({.workers = 1}, rewinding());
   give(cluster, 0, 40, bytes_of("whole"));
-  cluster.leave(0, LeaveKind::kStopped, 40);
-  cluster.all_done(40);
+  cluster.stop_at(0, 40);
   cluster.run(1, rewinding());
-  cluster.leave(0, LeaveKind::kStopped, 40);
-  cluster.all_done(40);
+  cluster.stop_at(0, 40);
   CHECK(cluster.phase() == "idle");
   CHECK(cluster.job().not_saved.empty());
   CHECK(cluster.registry.begin()->second.rank_states.size() == 1);
@@ -167,8 +149,7 @@ namespace {
 ViewStart restarted_at_50(Cluster& cluster, bool lives, bool held, bool gives) {
   cluster.run(1, rewinding());
   give(cluster, 0, 40, bytes_of("of 40"));
-  cluster.leave(0, LeaveKind::kStopped, 40);
-  cluster.all_done(40);
+  cluster.stop_at(0, 40);
   cluster.run(1, rewinding());
   if (gives) give(cluster, 0, 50, bytes_of("of 50"));
   for (std::uint16_t i = 0; i < 2; ++i) cluster.keep(i, 50, 50);
@@ -182,18 +163,16 @@ ViewStart restarted_at_50(Cluster& cluster, bool lives, bool held, bool gives) {
   }
   cluster.say(worker_peer(0), join);
   cluster.all_ready();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-  REQUIRE(welcome);
+  const auto welcome = required(cluster.only<JobWelcome>(worker_peer(0)));
   ViewStart start;
-  start.round = welcome->resume_round;
+  start.round = welcome.resume_round;
   return start;
 }
 
 }  // namespace
 
 TEST_CASE("a view begins where somebody has what ranks kept, else at the snapshot") {
-  Cluster cluster;
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1});
   SUBCASE("a rank lived") {
     CHECK(restarted_at_50(cluster, true, false, false).round == Round(50));
   }
@@ -211,28 +190,22 @@ TEST_CASE("a view begins where somebody has what ranks kept, else at the snapsho
 }
 
 TEST_CASE("before its first snapshot it goes back to its beginning") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1, rewinding());
+  TrainingCluster cluster({.workers = 1}, rewinding());
   for (std::uint16_t i = 0; i < 2; ++i) cluster.keep(i, 5, 5);
   cluster.leave(0, LeaveKind::kFailed, 5, "a trainer died");
   cluster.join(0, rewinding());
   cluster.all_ready();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-  REQUIRE(welcome);
-  CHECK_FALSE(welcome->resume);
-  CHECK(welcome->giver == 0);
+  const auto welcome = required(cluster.only<JobWelcome>(worker_peer(0)));
+  CHECK_FALSE(welcome.resume);
+  CHECK(welcome.giver == 0);
 }
 
 TEST_CASE("where the last snapshot has lost it, the job is not begun, and says what would help") {
-  Cluster before;
-  before.everybody(1);
-  before.run(1, rewinding());
+  TrainingCluster before({.workers = 1}, rewinding());
   const LargeState large = large_state('a');
   give(before, 0, 40, large.state);
   deliver(before, 0, large);
-  before.leave(0, LeaveKind::kStopped, 40);
-  before.all_done(40);
+  before.stop_at(0, 40);
   Cluster cluster(2, before.records(), 8);  // without its parts
   restarted(cluster, {StoredJob{before.open().job, "mnist", 0, {Round(40)}}});
   cluster.join(0, rewinding());
@@ -257,11 +230,8 @@ TEST_CASE("where the last snapshot has lost it, the job is not begun, and says w
 }
 
 TEST_CASE("a snapshot that never had what ranks kept is gone on from without") {
-  Cluster before;
-  before.everybody(1);
-  before.run(1);
-  before.leave(0, LeaveKind::kStopped, 40);
-  before.all_done(40);
+  TrainingCluster before(1);
+  before.stop_at(0, 40);
   Cluster cluster(2, before.records(), 8);
   restarted(cluster, {StoredJob{before.open().job, "mnist", 0, {Round(40)}}});
   cluster.run(1, rewinding());
@@ -275,12 +245,9 @@ TEST_CASE("a snapshot that never had what ranks kept is gone on from without") {
 }
 
 TEST_CASE("a snapshot that is complete and was not committed is none") {
-  Cluster before;
-  before.everybody(1);
-  before.run(1, rewinding());
+  TrainingCluster before({.workers = 1}, rewinding());
   give(before, 0, 40, bytes_of("of 40"));
-  before.leave(0, LeaveKind::kStopped, 40);
-  before.all_done(40);
+  before.stop_at(0, 40);
   Cluster cluster(2, before.records(), 8);
   restarted(cluster, {StoredJob{before.open().job, "mnist", 0, {Round(40), Round(60)}}});
   cluster.run(1, rewinding());

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <set>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_servers_test {
@@ -47,10 +49,9 @@ struct Three : Cluster {
       beat_worker(0);
       tick(now);
     }
-    const auto at = only<SnapshotAt>(server_peer(*on.begin()));
-    REQUIRE(at);
-    for (const std::uint16_t server : on) done(server, at->round.value);
-    return at->round;
+    const auto at = required(only<SnapshotAt>(server_peer(*on.begin())));
+    for (const std::uint16_t server : on) done(server, at.round.value);
+    return at.round;
   }
   // And have copies of each other's.
   Round snapshot(const std::set<std::uint16_t>& on = {0, 1, 2}) {
@@ -142,10 +143,9 @@ TEST_CASE("the chunks of a job go to the servers that are there when one stays a
     cluster.say(server_peer(1), CheckpointDone{deal.operation, true});
     CHECK(cluster.record().job == before);  // and each part a copy
     for (const std::uint16_t server : {0, 1}) {
-      const auto order = cluster.only<CopySnapshot>(server_peer(server));
-      REQUIRE(order);
-      CHECK(order->job == deal.job);
-      CHECK_FALSE(order->paced);
+      const auto order = required(cluster.only<CopySnapshot>(server_peer(server)));
+      CHECK(order.job == deal.job);
+      CHECK_FALSE(order.paced);
     }
     SUBCASE("a server that is lost before that ends it") {
       cluster.lose(1);
@@ -158,16 +158,14 @@ TEST_CASE("the chunks of a job go to the servers that are there when one stays a
     CHECK(cluster.owners() == std::set<std::uint16_t>{0, 1});
     cluster.sent.clear();
     cluster.join_again();
-    REQUIRE(cluster.only<OpenJob>(server_peer(1)));
-    CHECK(cluster.only<OpenJob>(server_peer(1))->resume_round == round);
+    CHECK(required(cluster.only<OpenJob>(server_peer(1))).resume_round == round);
     CHECK(cluster.to<OpenJob>(server_peer(2)).empty());
     cluster.ready(0);
     cluster.ready(1);
-    const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-    REQUIRE(welcome);
-    CHECK(welcome->resume_round == round);
-    CHECK(welcome->endpoints.size() == 3);
-    CHECK(welcome->endpoints[2].empty());
+    const auto welcome = required(cluster.only<JobWelcome>(worker_peer(0)));
+    CHECK(welcome.resume_round == round);
+    CHECK(welcome.endpoints.size() == 3);
+    CHECK(welcome.endpoints[2].empty());
     CHECK(cluster.phase() == "running");
   }
   SUBCASE("one of them cannot: the job stays as it was, and it is tried again") {
@@ -232,7 +230,7 @@ TEST_CASE("a job that is to wait for its servers does, and so does one whose coo
   cluster.tick(cluster.now);
   CHECK(cluster.dealt_to().empty());
   CHECK(cluster.phase() == "gathering");
-  CHECK(cluster.job().waiting_for.find("server 2") != std::string::npos);
+  CHECK(contains(cluster.job().waiting_for, "server 2"));
 }
 
 TEST_CASE("a server that comes gets chunks, out of a snapshot that is made for that") {
@@ -280,8 +278,7 @@ TEST_CASE("a server that chunks were read from is not needed for a deal that is 
   cluster.disk_stands = true;
   cluster.dealt(2);
   cluster.lose(1);
-  cluster.disk_stands = false;
-  cluster.write();
+  cluster.disk_goes_on();
   CHECK(cluster.record().job == dealt);
   CHECK(cluster.owners() == std::set<std::uint16_t>{0, 2});
 }
@@ -322,8 +319,8 @@ TEST_CASE("an order where a server is away says so; one that is refused weakens 
   CHECK(order("other", {1, 2}) == "nobody in the cluster has a job 'other'");
   CHECK(order("mnist", {3}) == "there is no server 3: the cluster has 3");
   const std::string refused = order("mnist", {});
-  CHECK(refused.find("server 1, which has chunks of job 'mnist', is away") != std::string::npos);
-  CHECK(refused.find("order --without 1") != std::string::npos);
+  CHECK(contains(refused, "server 1, which has chunks of job 'mnist', is away"));
+  CHECK(contains(refused, "order --without 1"));
   CHECK(order("mnist", {1, 2}).empty());
 }
 
@@ -343,8 +340,7 @@ TEST_CASE("a server that is told to stop is let go when its chunks are on others
   CHECK(cluster.count<DropCheckpoint>() == 0);
   cluster.sent.clear();
   cluster.say(server_peer(2), HeldRecord{cluster.record().job, 1});  // most servers have the record then
-  REQUIRE(cluster.only<DropCheckpoint>(server_peer(1)));
-  CHECK(cluster.only<DropCheckpoint>(server_peer(1))->job == before);
+  CHECK(required(cluster.only<DropCheckpoint>(server_peer(1))).job == before);
   CHECK(cluster.to<DrainDone>(server_peer(1)).empty());
   cluster.meet(1);  // it has dropped it
   CHECK(cluster.to<DrainDone>(server_peer(1)).size() == 1);

@@ -1,6 +1,8 @@
 // CoordinatorCore: consistent snapshots, and a restart of the cluster from them.
 #include <doctest/doctest.h>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_snapshots_test {
@@ -10,9 +12,7 @@ using namespace testing;
 // ---- Snapshots ----
 
 TEST_CASE("a snapshot's round is named ahead of the fastest shard by its pace") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1, with_snapshots(10, 0));
+  TrainingCluster cluster({.workers = 1}, with_snapshots(10, 0));
   std::uint64_t version = 0;
   const auto second = [&] {
     cluster.now += 1000;
@@ -25,24 +25,22 @@ TEST_CASE("a snapshot's round is named ahead of the fastest shard by its pace") 
   for (int i = 0; i < 9; ++i) second();
   CHECK(cluster.count<SnapshotAt>() == 0);
   second();
-  const auto at = cluster.only<SnapshotAt>(server_peer(1));
-  REQUIRE(at);
-  CHECK(at->round.value > version + 10);  // 300 ms ahead at 50 rounds a second
-  CHECK(at->round.value < version + 30);
-  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == at->round);
+  const auto at = required(cluster.only<SnapshotAt>(server_peer(1)));
+  CHECK(at.round.value > version + 10);  // 300 ms ahead at 50 rounds a second
+  CHECK(at.round.value < version + 30);
+  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == at.round);
   second();
   CHECK(cluster.to<SnapshotAt>(server_peer(0)).size() == 1);  // one at a time
-  cluster.done(0, at->round.value);
+  cluster.done(0, at.round.value);
   CHECK(cluster.count<SnapshotCommit>() == 0);
-  cluster.done(1, at->round.value);
+  cluster.done(1, at.round.value);
   CHECK(cluster.count<SnapshotCommit>() == 3);  // the node, too
-  CHECK(cluster.registry.begin()->second.committed == at->round);
+  CHECK(cluster.registry.begin()->second.committed == at.round);
   CHECK(cluster.phase() == "running");
 }
 
 TEST_CASE("the round of a large snapshot is named when all shards have memory for it, or after a while without") {
-  Cluster cluster(2);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1});
   JoinOptions options = with_snapshots(10, 0);
   options.tensors = {{"w", {16'000'000}}};  // 64 MB of parameters
   cluster.run(1, options);
@@ -73,22 +71,20 @@ TEST_CASE("the round of a large snapshot is named when all shards have memory fo
     CHECK(cluster.count<SnapshotAt>() == 0);
     second(false, false);
   }
-  const auto at = cluster.only<SnapshotAt>(server_peer(0));
-  REQUIRE(at);
-  CHECK(at->round.value > version + 10);  // 300 ms ahead at 50 rounds a second
-  CHECK(at->round.value < version + 30);
+  const auto at = required(cluster.only<SnapshotAt>(server_peer(0)));
+  CHECK(at.round.value > version + 10);  // 300 ms ahead at 50 rounds a second
+  CHECK(at.round.value < version + 30);
   CHECK(cluster.count<PrepareSnapshot>() == 2);  // asked once
   // The next one is asked for again.
   cluster.sent.clear();
-  cluster.all_done(at->round.value);
+  cluster.all_done(at.round.value);
   for (int i = 0; i < 10; ++i) second(false, false);
   CHECK(cluster.count<PrepareSnapshot>() == 2);
   CHECK(cluster.count<SnapshotAt>() == 0);
 }
 
 TEST_CASE("a server that comes back over another connection is asked for its memory again") {
-  Cluster cluster(2);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1});
   JoinOptions options = with_snapshots(1, 0);
   options.tensors = {{"w", {16'000'000}}};
   cluster.run(1, options);
@@ -103,8 +99,7 @@ TEST_CASE("a server that comes back over another connection is asked for its mem
 }
 
 TEST_CASE("shards are not asked for memory once their view is over") {
-  Cluster cluster(1);
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1, .servers = 1});
   JoinOptions options = with_snapshots(1, 0);
   options.tensors = {{"w", {16'000'000}}};
   cluster.run(1, options);
@@ -117,9 +112,7 @@ TEST_CASE("shards are not asked for memory once their view is over") {
 }
 
 TEST_CASE("snapshots by rounds are named at multiples") {
-  Cluster cluster(1);
-  cluster.everybody(1);
-  cluster.run(1, with_snapshots(0, 25));
+  TrainingCluster cluster({.workers = 1, .servers = 1}, with_snapshots(0, 25));
   cluster.tick(cluster.now);
   CHECK(cluster.count<SnapshotAt>() == 0);  // nothing has been trained
   cluster.now += 1000;
@@ -145,8 +138,7 @@ TEST_CASE("snapshots by rounds are named at multiples") {
   cluster.beat_worker(0);
   cluster.beat_server(0, 46, 46);
   cluster.tick(cluster.now);
-  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
-  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == Round(50));
+  CHECK(required(cluster.only<SnapshotAt>(server_peer(0))).round == Round(50));
   cluster.now += 1000;
   cluster.beat_worker(0);
   cluster.beat_server(0, 51, 51);
@@ -162,27 +154,22 @@ TEST_CASE("snapshots by rounds are named at multiples") {
 }
 
 TEST_CASE("a missed snapshot is tried again later and further ahead") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1, with_snapshots(1, 0));
+  TrainingCluster cluster({.workers = 1}, with_snapshots(1, 0));
   cluster.pass(2000, 1, {}, 10);
-  const auto first = cluster.only<SnapshotAt>(server_peer(0));
-  REQUIRE(first);
-  cluster.done(0, first->round.value, false);
-  cluster.done(1, first->round.value);  // the others' success is no use
+  const auto first = required(cluster.only<SnapshotAt>(server_peer(0)));
+  cluster.done(0, first.round.value, false);
+  cluster.done(1, first.round.value);  // the others' success is no use
   CHECK(cluster.count<SnapshotCommit>() == 0);
   cluster.pass(2000, 1, {}, 20);
   const auto named = cluster.to<SnapshotAt>(server_peer(0));
   REQUIRE(named.size() == 2);
-  CHECK(named[1].round > first->round);
+  CHECK(named[1].round > first.round);
   cluster.all_done(named[1].round.value);
   CHECK(cluster.job().record.committed == named[1].round);
 }
 
 TEST_CASE("a disk that stays full is not asked every second") {
-  Cluster cluster(1);
-  cluster.everybody(1);
-  cluster.run(1, with_snapshots(1, 0));
+  TrainingCluster cluster({.workers = 1, .servers = 1}, with_snapshots(1, 0));
   for (int i = 0; i < 300; ++i) {
     cluster.pass(1000, 1, {}, static_cast<std::uint64_t>(i));
     const auto named = cluster.to<SnapshotAt>(server_peer(0));
@@ -193,9 +180,7 @@ TEST_CASE("a disk that stays full is not asked every second") {
 }
 
 TEST_CASE("a snapshot whose message was lost does not end all snapshots") {
-  Cluster cluster(1);
-  cluster.everybody(1);
-  cluster.run(1, with_snapshots(1, 0));
+  TrainingCluster cluster({.workers = 1, .servers = 1}, with_snapshots(1, 0));
   cluster.pass(2000, 1, {}, 10);
   REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
   SUBCASE("the connection was renewed") {
@@ -209,9 +194,7 @@ TEST_CASE("a snapshot whose message was lost does not end all snapshots") {
 }
 
 TEST_CASE("a snapshot takes as long as servers say that they write, and is tried again when they no longer do") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1, with_snapshots(10, 0));
+  TrainingCluster cluster({.workers = 1}, with_snapshots(10, 0));
   cluster.warnings.clear();  // that its node keeps no pushes
   std::uint64_t version = 0;
   const auto minute = [&](bool writes) {
@@ -225,20 +208,19 @@ TEST_CASE("a snapshot takes as long as servers say that they write, and is tried
     }
   };
   minute(true);
-  const auto at = cluster.only<SnapshotAt>(server_peer(1));
-  REQUIRE(at);
+  const auto at = required(cluster.only<SnapshotAt>(server_peer(1)));
   SUBCASE("an hour") {
-    cluster.done(0, at->round.value);
+    cluster.done(0, at.round.value);
     for (int i = 0; i < 60; ++i) minute(true);
     CHECK(cluster.warnings.empty());
     CHECK(cluster.count<SnapshotAt>() == 3);  // all members; no other one
-    cluster.done(1, at->round.value);
-    CHECK(cluster.registry.begin()->second.committed == at->round);
+    cluster.done(1, at.round.value);
+    CHECK(cluster.registry.begin()->second.committed == at.round);
   }
   SUBCASE("one of them lost the order") {
     for (int i = 0; i < 2; ++i) minute(true);
     REQUIRE_FALSE(cluster.warnings.empty());
-    CHECK(cluster.warnings[0].find("did not come in time; another one is tried") != std::string::npos);
+    CHECK(contains(cluster.warnings[0], "did not come in time; another one is tried"));
     CHECK(cluster.to<SnapshotAt>(server_peer(0)).size() > 1);
   }
 }
@@ -259,36 +241,29 @@ TEST_CASE("a node that lags after others have finished has as long as it lives")
   REQUIRE(cluster.count<StopJob>() == 0);
   SUBCASE("it finishes") {
     cluster.leave(1, LeaveKind::kFinished, 5);
-    REQUIRE(cluster.only<StopJob>(server_peer(0)));
-    CHECK(cluster.only<StopJob>(server_peer(0))->kind == StopKind::kFinished);
+    CHECK(required(cluster.only<StopJob>(server_peer(0))).kind == StopKind::kFinished);
   }
   SUBCASE("it takes no more of them") {
     for (int i = 0; i < 100; ++i) minute(answers);
     CHECK(cluster.count<StopJob>() == 0);
     cluster.have_answers = false;
     cluster.leave(1, LeaveKind::kFailed, 5);
-    REQUIRE(cluster.only<StopJob>(server_peer(0)));
-    CHECK(cluster.only<StopJob>(server_peer(0))->kind == StopKind::kStopped);
+    CHECK(required(cluster.only<StopJob>(server_peer(0))).kind == StopKind::kStopped);
   }
 }
 
 TEST_CASE("a heartbeat that was overtaken does not make the pace absurd") {
-  Cluster cluster(1);
-  cluster.everybody(1);
-  cluster.run(1, with_snapshots(5, 0));
+  TrainingCluster cluster({.workers = 1, .servers = 1}, with_snapshots(5, 0));
   cluster.now += 1000;
   cluster.beat_server(0, 100, 100);
   cluster.now += 10;
   cluster.beat_server(0, 90, 90);
   cluster.pass(6000, 1, {}, 110);
-  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
-  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round.value < 200);
+  CHECK(required(cluster.only<SnapshotAt>(server_peer(0))).round.value < 200);
 }
 
 TEST_CASE("no snapshot is begun once the job is asked to stop") {
-  Cluster cluster(1);
-  cluster.everybody(1);
-  cluster.run(1, with_snapshots(5, 0));
+  TrainingCluster cluster({.workers = 1, .servers = 1}, with_snapshots(5, 0));
   cluster.say(worker_peer(0), DrainRequest{worker_incarnation(0)});
   cluster.pass(20'000, 1, {}, 50);
   CHECK(cluster.count<SnapshotAt>() == 0);
@@ -305,25 +280,21 @@ TEST_CASE("a commit that cannot be recorded drops no older snapshot") {
   CHECK(cluster.count<SnapshotCommit>() == 0);
   cluster.save_fails = false;
   cluster.tick(cluster.now + 3000);
-  REQUIRE(cluster.only<SnapshotCommit>(server_peer(0)));
-  CHECK(cluster.only<SnapshotCommit>(server_peer(0))->round == Round(5));
+  CHECK(required(cluster.only<SnapshotCommit>(server_peer(0))).round == Round(5));
   CHECK(cluster.registry.begin()->second.committed == Round(5));
 }
 
 TEST_CASE("a snapshot of a running job that is recorded late is told to nodes as soon as it is") {
-  Cluster cluster(1);
-  cluster.everybody(1);
-  cluster.run(1, with_snapshots(5, 0));
+  TrainingCluster cluster({.workers = 1, .servers = 1}, with_snapshots(5, 0));
   for (std::uint64_t version = 10; version < 70; version += 10) cluster.pass(1000, 1, {}, version);
-  const auto at = cluster.only<SnapshotAt>(server_peer(0));
-  REQUIRE(at);
+  const auto at = required(cluster.only<SnapshotAt>(server_peer(0)));
   cluster.save_fails = true;
-  cluster.done(0, at->round.value);
+  cluster.done(0, at.round.value);
   CHECK(cluster.to<SnapshotCommit>(worker_peer(0)).empty());
   cluster.save_fails = false;
   cluster.pass(2000, 1, {}, 80);
   REQUIRE(cluster.to<SnapshotCommit>(worker_peer(0)).size() == 1);
-  CHECK(cluster.to<SnapshotCommit>(worker_peer(0))[0].round == at->round);
+  CHECK(cluster.to<SnapshotCommit>(worker_peer(0))[0].round == at.round);
 }
 
 // ---- Restarts of the cluster ----
@@ -426,11 +397,10 @@ TEST_CASE("a server that comes back without its store is named, with the cure") 
   cluster.server(0, before.stored);
   cluster.sent.clear();
   cluster.join(0, {});
-  const auto error = cluster.only<ControlError>(worker_peer(0));
-  REQUIRE(error);
-  CHECK(error->code == ErrorCode::kStore);
+  const auto error = required(cluster.only<ControlError>(worker_peer(0)));
+  CHECK(error.code == ErrorCode::kStore);
   for (const char* word : {"server 1", "round 20", "'mnist'", "another job name"}) {
-    CHECK(error->message.find(word) != std::string::npos);
+    CHECK(contains(error.message, word));
   }
   CHECK(cluster.phase() == "idle");
 }
@@ -440,11 +410,7 @@ TEST_CASE("a cluster with fewer servers than the job has state on is refused wit
   Cluster cluster(2, before.records, 8);
   restarted(cluster, before.stored);
   cluster.join(0, {});
-  const auto error = cluster.only<ControlError>(worker_peer(0));
-  REQUIRE(error);
-  CHECK(error->code == ErrorCode::kTopology);
-  CHECK(error->message.find("server 2") != std::string::npos);
-  CHECK(error->message.find("2 servers") != std::string::npos);
+  check_error(cluster, worker_peer(0), ErrorCode::kTopology, {"server 2", "2 servers"});
 }
 
 TEST_CASE("a resumed job keeps its shards and spreads over the lanes that there are now") {

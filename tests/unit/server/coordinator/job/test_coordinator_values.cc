@@ -1,6 +1,7 @@
 // CoordinatorCore: ranks' values go to all nodes of the view, survive views, and end jobs that cannot continue.
 #include <doctest/doctest.h>
 
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_values_test {
@@ -132,11 +133,10 @@ TEST_CASE("ranks do not wait for values of a node that has finished") {
   cluster.pass(JobValues::kPatienceMs - 1000, 2, {}, 9);
   CHECK(cluster.phase() == "running");
   cluster.pass(2000, 2, {}, 9);
-  const auto stop = cluster.only<StopJob>(worker_peer(1));
-  REQUIRE(stop);
-  CHECK(stop->kind == StopKind::kStopped);
-  CHECK(stop->round == Round(9));
-  CHECK(stop->reason ==
+  const auto stop = required(cluster.only<StopJob>(worker_peer(1)));
+  CHECK(stop.kind == StopKind::kStopped);
+  CHECK(stop.round == Round(9));
+  CHECK(stop.reason ==
         "node 0 finished after round 9, and rank 2 waits for value 0 after round 9 of rank 0: all ranks make the same "
         "calls");
 }

@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include "server/coordinator/job/job_values.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::job_values_test {
 namespace {
@@ -28,15 +30,10 @@ SharedValues answer(std::uint64_t round, std::uint32_t index,
 // Three ranks, of which 1 and 2 are a node's.
 struct Values {
   Values() { values.begin(JobId(9), ViewId(1), Round(0), 3); }
-  JobValues::Reply on(const SharedValues& said) {
-    auto reply = values.on(said, now);
-    REQUIRE_MESSAGE(reply, reply.error().message);
-    return *reply;
-  }
+  JobValues::Reply on(const SharedValues& said) { return required(values.on(said, now)); }
   std::string refused(const SharedValues& said) {
-    const auto reply = values.on(said, now);
-    REQUIRE_FALSE(reply);
-    return reply.error().message;
+    const auto reply = failure_of(values.on(said, now));
+    return reply.message;
   }
   bool nothing(const SharedValues& said) {
     const JobValues::Reply reply = on(said);
@@ -46,10 +43,6 @@ struct Values {
   JobValues values;
   std::uint64_t now = 1000;
 };
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 
@@ -75,7 +68,7 @@ TEST_CASE("values are given in parts, and again") {
     CHECK(values.nothing(given(5, 1, {{2, "c"}})));
     return values.refused(given(5, 1, {{2, "cc"}}));
   }();
-  CHECK(has(why, "rank 2 gave value 1 after round 5 a second time with other bytes (1, then 2)"));
+  CHECK(testing::contains(why, "rank 2 gave value 1 after round 5 a second time with other bytes (1, then 2)"));
 }
 
 TEST_CASE("who asks for what is answered already gets that, also in later views") {
@@ -134,10 +127,9 @@ TEST_CASE("only the node that has a rank speaks for it") {
   CHECK(JobValues::check(given(5, 0, {{1, "b"}, {2, "c"}}), 1, 2));
   CHECK(JobValues::check(answer(5, 0, {{0, "a"}}), 1, 2));
   for (const std::uint32_t rank : {0u, 3u, ~0u}) {
-    const Status refused = JobValues::check(given(5, 0, {{2, "c"}, {rank, "x"}}), 1, 2);
-    REQUIRE_FALSE(refused);
-    CHECK(has(refused.error().message,
-              "value 0 after round 5 of rank " + std::to_string(rank) + ", which is not one of its 2 ranks from 1 on"));
+    const auto refused = failure_of(JobValues::check(given(5, 0, {{2, "c"}, {rank, "x"}}), 1, 2));
+    CHECK(testing::contains(refused.message, "value 0 after round 5 of rank " + std::to_string(rank) +
+                                                 ", which is not one of its 2 ranks from 1 on"));
   }
 }
 
@@ -153,14 +145,13 @@ TEST_CASE("ranks that wait for different keys are a mistake, when nothing has co
     CHECK_FALSE(values.values.mistake(values.now + JobValues::kPatienceMs));
     return;
   }
-  const auto why = values.values.mistake(values.now + JobValues::kPatienceMs);
-  REQUIRE(why);
-  CHECK(why->code == ErrorCode::kInvalidArgument);
-  CHECK(why->message ==
+  const auto why = required(values.values.mistake(values.now + JobValues::kPatienceMs));
+  CHECK(why.code == ErrorCode::kInvalidArgument);
+  CHECK(why.message ==
         "rank 1 is at value 2 after round 12, rank 0 at value 3 after round 12: all ranks make the same calls, in the "
         "same order");
-  const RankValues told = values.values.give_up(*why);
-  CHECK(told.message == why->message);
+  const RankValues told = values.values.give_up(why);
+  CHECK(told.message == why.message);
   CHECK_FALSE(told.shared.complete);
   CHECK_FALSE(values.values.mistake(values.now + JobValues::kPatienceMs));
 }
@@ -176,14 +167,15 @@ TEST_CASE("values that are too many are refused with what is too much") {
     CHECK(values.nothing(said));
     said.values = {{63, std::vector<std::byte>(kMaxValueBytes)}};
     const std::string why = values.refused(said);
-    CHECK(has(why, "value 0 after round 5 of 64 ranks takes 4195328 bytes, over the limit of 4194304"));
+    CHECK(testing::contains(why, "value 0 after round 5 of 64 ranks takes 4195328 bytes, over the limit of 4194304"));
   }
   SUBCASE("keys that are open") {
     for (std::uint32_t index = 0; index < JobValues::kMaxOpen; ++index) {
       CHECK(values.nothing(given(5, index, {{0, "a"}})));
     }
     CHECK(values.nothing(given(5, 0, {{1, "b"}})));
-    CHECK(has(values.refused(given(5, 99, {{1, "b"}})), "rank 1 gives value 99 after round 5 while 8 others are open"));
+    CHECK(testing::contains(values.refused(given(5, 99, {{1, "b"}})),
+                            "rank 1 gives value 99 after round 5 while 8 others are open"));
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::snapshot_copies_test {
@@ -40,10 +42,9 @@ struct Copying : Cluster {
       beat_worker(0);
       tick(now);
     }
-    const auto at = only<SnapshotAt>(server_peer(0));
-    REQUIRE(at);
-    all_done(at->round.value);
-    return at->round;
+    const auto at = required(only<SnapshotAt>(server_peer(0)));
+    all_done(at.round.value);
+    return at.round;
   }
   const std::uint16_t count_of;
   std::uint64_t version = 0;
@@ -67,10 +68,9 @@ TEST_CASE("servers hear of each other, with how to read each other's snapshots")
   cluster.sent.clear();
   cluster.say(server_peer(1), cluster.hello(1));
   for (std::uint16_t i = 0; i < 2; ++i) {
-    const auto book = cluster.only<ServerBook>(server_peer(i));
-    REQUIRE(book);
-    REQUIRE(book->servers.size() == 2);
-    CHECK(book->servers[1] == ServerEntry{ShardIndex(1), "copies-1", "key-1"});
+    const auto book = required(cluster.only<ServerBook>(server_peer(i)));
+    REQUIRE(book.servers.size() == 2);
+    CHECK(book.servers[1] == ServerEntry{ShardIndex(1), "copies-1", "key-1"});
   }
 }
 
@@ -80,17 +80,16 @@ TEST_CASE("a job's last snapshot is committed when the next server has a copy of
   cluster.leave(0, LeaveKind::kStopped, 9);
   cluster.done(1, 9);
   // A copy is read as soon as its part is there.
-  const auto order = cluster.only<CopySnapshot>(server_peer(2));
-  REQUIRE(order);
-  CHECK(order->shard == ShardIndex(1));
-  CHECK(order->from == ServerEntry{ShardIndex(1), "copies-1", "key-1"});
-  CHECK(order->round == Round(9));
-  CHECK_FALSE(order->paced);
+  const auto order = required(cluster.only<CopySnapshot>(server_peer(2)));
+  CHECK(order.shard == ShardIndex(1));
+  CHECK(order.from == ServerEntry{ShardIndex(1), "copies-1", "key-1"});
+  CHECK(order.round == Round(9));
+  CHECK_FALSE(order.paced);
   cluster.done(0, 9);
   cluster.done(2, 9);
   REQUIRE(cluster.only<CopySnapshot>(server_peer(0)));
   REQUIRE(cluster.only<CopySnapshot>(server_peer(1)));
-  cluster.say(server_peer(2), answer(*order));
+  cluster.say(server_peer(2), answer(order));
   cluster.say(server_peer(1), answer(*cluster.only<CopySnapshot>(server_peer(1))));
   cluster.tick(cluster.now);
   CHECK(cluster.count<SnapshotCommit>() == 0);
@@ -102,7 +101,7 @@ TEST_CASE("a job's last snapshot is committed when the next server has a copy of
   }
   SUBCASE("it cannot be had") {
     cluster.say(server_peer(0), answer(*cluster.only<CopySnapshot>(server_peer(0)), "no room"));
-    CHECK(cluster.job().not_copied.find("no room") != std::string::npos);
+    CHECK(contains(cluster.job().not_copied, "no room"));
     CHECK(cluster.job().copies == 1);
     CHECK(std::ranges::any_of(cluster.warnings, [](const auto& line) { return line.find("no room") != line.npos; }));
   }
@@ -123,28 +122,25 @@ TEST_CASE("a job's last snapshot is committed when the next server has a copy of
 TEST_CASE("a copy that gave way to a newer one is no failure: the newer one is waited for") {
   Copying cluster(2);
   cluster.begin();
-  cluster.leave(0, LeaveKind::kStopped, 9);
-  cluster.all_done(9);
-  const auto order = cluster.only<CopySnapshot>(server_peer(1));
-  REQUIRE(order);
+  cluster.stop_at(0, 9);
+  const auto order = required(cluster.only<CopySnapshot>(server_peer(1)));
   cluster.say(server_peer(0), answer(*cluster.only<CopySnapshot>(server_peer(0))));
-  SnapshotCopied gave_way = answer(*order, "nobody wants it any more");
+  SnapshotCopied gave_way = answer(order, "nobody wants it any more");
   gave_way.code = ErrorCode::kStopped;
   cluster.say(server_peer(1), gave_way);
   CHECK(cluster.count<SnapshotCommit>() == 0);
-  const auto fewer = [](const std::string& line) { return line.find("fewer copies") != std::string::npos; };
+  const auto fewer = [](const std::string& line) { return contains(line, "fewer copies"); };
   CHECK(std::ranges::none_of(cluster.warnings, fewer));
   cluster.tick(cluster.now);
   REQUIRE(cluster.to<CopySnapshot>(server_peer(1)).size() == 2);
-  cluster.say(server_peer(1), answer(*order));
+  cluster.say(server_peer(1), answer(order));
   CHECK(cluster.count<SnapshotCommit>() == 3);
 }
 
 TEST_CASE("a last snapshot whose part is lost with its server before it was copied is none") {
   Copying cluster;
   cluster.begin();
-  cluster.leave(0, LeaveKind::kStopped, 9);
-  cluster.all_done(9);
+  cluster.stop_at(0, 9);
   cluster.say(server_peer(1), answer(*cluster.only<CopySnapshot>(server_peer(1))));
   cluster.say(server_peer(2), answer(*cluster.only<CopySnapshot>(server_peer(2))));
   cluster.now += kTimeoutMs + 1000;
@@ -168,12 +164,11 @@ TEST_CASE("a part that its server has written and cannot read is no part: its sn
   };
   SUBCASE("the last one, of a stop") {
     cluster.begin();
-    cluster.leave(0, LeaveKind::kStopped, 9);
-    cluster.all_done(9);
+    cluster.stop_at(0, 9);
     copy(Round(9), false);
     CHECK(cluster.count<SnapshotCommit>() == 0);
     CHECK(cluster.phase() == "idle");
-    CHECK(cluster.job().not_saved.find("server 0: its part is written, and cannot be read") != std::string::npos);
+    CHECK(contains(cluster.job().not_saved, "server 0: its part is written, and cannot be read"));
   }
   SUBCASE("of a job that goes on: the one before stays") {
     cluster.begin(with_snapshots(10, 0));
@@ -184,9 +179,8 @@ TEST_CASE("a part that its server has written and cannot read is no part: its sn
     cluster.sent.clear();
     copy(second, false);
     CHECK(cluster.record().committed == first);
-    const auto dropped = cluster.only<SnapshotCommit>(server_peer(0));
-    REQUIRE(dropped);
-    CHECK(dropped->superseded == second);
+    const auto dropped = required(cluster.only<SnapshotCommit>(server_peer(0)));
+    CHECK(dropped.superseded == second);
     const Round third = cluster.write_snapshot();
     copy(third, true);
     CHECK(cluster.record().committed == third);
@@ -249,18 +243,16 @@ TEST_CASE("the next snapshot does not wait for copies: the newest that is writte
   const Round first = cluster.write_snapshot(), second = cluster.write_snapshot();
   CHECK(cluster.count<SnapshotCommit>() == 0);
   const Round third = cluster.write_snapshot();  // the second one gives way to it
-  const auto superseded = cluster.only<SnapshotCommit>(server_peer(0));
-  REQUIRE(superseded);
-  CHECK(superseded->superseded == second);
-  CHECK(superseded->round == Round(0));
+  const auto superseded = required(cluster.only<SnapshotCommit>(server_peer(0)));
+  CHECK(superseded.superseded == second);
+  CHECK(superseded.round == Round(0));
   CHECK(cluster.record().committed == Round(0));
   cluster.sent.clear();
   copy(first);
   CHECK(cluster.record().committed == first);
   cluster.tick(cluster.now);
-  const auto next = cluster.only<CopySnapshot>(server_peer(1));
-  REQUIRE(next);
-  CHECK(next->round == third);
+  const auto next = required(cluster.only<CopySnapshot>(server_peer(1)));
+  CHECK(next.round == third);
   SUBCASE("a view begins at the newest; until that has copies the one before stays") {
     cluster.leave(0, LeaveKind::kFailed, third.value, "lost");
     JoinOptions options = with_snapshots(10, 0);
@@ -288,8 +280,7 @@ TEST_CASE("copies are on other machines, where these have a store; [snapshot] co
   const auto orders = [&](std::vector<std::string> machines) {
     Copying cluster(static_cast<std::uint16_t>(machines.size()), machines);
     cluster.begin(options);
-    cluster.leave(0, LeaveKind::kStopped, 9);
-    cluster.all_done(9);
+    cluster.stop_at(0, 9);
     std::vector<std::pair<std::uint16_t, std::uint16_t>> found;  // holder and shard
     for (std::uint16_t i = 0; i < machines.size(); ++i) {
       for (const CopySnapshot& order : cluster.to<CopySnapshot>(server_peer(i))) {
@@ -312,8 +303,7 @@ TEST_CASE("copies are on other machines, where these have a store; [snapshot] co
 TEST_CASE("a view begins with the copy of a part whose store was lost") {
   Copying before(2);
   before.begin();
-  before.leave(0, LeaveKind::kStopped, 9);
-  before.all_done(9);
+  before.stop_at(0, 9);
   for (std::uint16_t i = 0; i < 2; ++i) before.say(server_peer(i), answer(*before.only<CopySnapshot>(server_peer(i))));
   REQUIRE(before.phase() == "idle");
   const JobId job = before.open().job;
@@ -327,22 +317,20 @@ TEST_CASE("a view begins with the copy of a part whose store was lost") {
   SUBCASE("it is filled from there") {
     cluster.say(server_peer(1), cluster.hello(1));
     cluster.join(0, options);
-    const auto lost = cluster.only<OpenJob>(server_peer(1));
-    REQUIRE(lost);
-    CHECK(lost->resume);
-    CHECK(lost->resume_round == Round(9));
-    CHECK(lost->copy == ServerEntry{ShardIndex(0), "copies-0", "key-0"});
+    const auto lost = required(cluster.only<OpenJob>(server_peer(1)));
+    CHECK(lost.resume);
+    CHECK(lost.resume_round == Round(9));
+    CHECK(lost.copy == ServerEntry{ShardIndex(0), "copies-0", "key-0"});
     CHECK(cluster.only<OpenJob>(server_peer(0))->copy.copy_endpoint.empty());
     // The part is there again; then server 1 is to have its copy of server 0's.
-    cluster.say(server_peer(1), SnapshotCopied{job, Round(9), ShardIndex(1), lost->view});
+    cluster.say(server_peer(1), SnapshotCopied{job, Round(9), ShardIndex(1), lost.view});
     cluster.all_ready();
     cluster.pass(5'000, 1);
-    const auto order = cluster.only<CopySnapshot>(server_peer(1));
-    REQUIRE(order);
-    CHECK(order->shard == ShardIndex(0));
+    const auto order = required(cluster.only<CopySnapshot>(server_peer(1)));
+    CHECK(order.shard == ShardIndex(0));
     CHECK(cluster.to<CopySnapshot>(server_peer(0)).empty());
     CHECK(cluster.job().copies == 1);
-    cluster.say(server_peer(1), answer(*order));
+    cluster.say(server_peer(1), answer(order));
     CHECK(cluster.job().copies == 2);
   }
   SUBCASE("the copy is lost, too") {
@@ -357,8 +345,7 @@ TEST_CASE("a view begins with the copy of a part whose store was lost") {
 TEST_CASE("a stopped job gets the copies that a loss has cost") {
   Copying before(2);
   before.begin();
-  before.leave(0, LeaveKind::kStopped, 9);
-  before.all_done(9);
+  before.stop_at(0, 9);
   for (std::uint16_t i = 0; i < 2; ++i) before.say(server_peer(i), answer(*before.only<CopySnapshot>(server_peer(i))));
   Copying cluster(2, {}, before.records(), 8);
   const StoredJob own{before.open().job, "mnist", 0, {Round(9)}};

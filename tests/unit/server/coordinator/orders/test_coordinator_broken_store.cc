@@ -1,6 +1,7 @@
 // Checkpoints of what servers have in memory, where a store is broken.
 #include <doctest/doctest.h>
 
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::testing::coordinator_broken_store_test {
@@ -17,10 +18,9 @@ struct BrokenStore : Cluster {
   Round next_snapshot() {
     sent.clear();
     for (int s = 0; s < 60 && count<SnapshotAt>() == 0; ++s) pass(1000, 1, {}, version += 2);
-    const auto at = only<SnapshotAt>(worker_peer(0));
-    REQUIRE(at);
-    version = at->round.value;
-    return at->round;
+    const auto at = required(only<SnapshotAt>(worker_peer(0)));
+    version = at.round.value;
+    return at.round;
   }
   void fails(std::uint16_t server, Round round) {
     say(server_peer(server),
@@ -35,9 +35,7 @@ struct BrokenStore : Cluster {
     sent.clear();
   }
   std::uint64_t order_save() {
-    const auto id = core.save_checkpoint({"mnist", "/shared", "2030-01-02T03:04:05Z"}, now);
-    REQUIRE_MESSAGE(id, id.error().message);
-    return *id;
+    return required(core.save_checkpoint({"mnist", "/shared", "2030-01-02T03:04:05Z"}, now));
   }
   // The order to write a checkpoint; none: there is none within that time. A broken store refuses snapshots until then.
   std::optional<WriteCheckpoint> ordered_within(std::uint64_t ms) {
@@ -68,13 +66,11 @@ struct BrokenStore : Cluster {
   Manifest finish(std::uint64_t id) {
     answer(0, id);
     answer(1, id);
-    const auto seal = only<SealCheckpoint>(server_peer(0));
-    REQUIRE(seal);
-    const auto manifest = manifest_from_json(seal->manifest);
-    REQUIRE_MESSAGE(manifest, manifest.error().message);
+    const auto seal = required(only<SealCheckpoint>(server_peer(0)));
+    const auto manifest = required(manifest_from_json(seal.manifest));
     answer(0, id);
     tick(now);
-    return *manifest;
+    return manifest;
   }
   // Training stops at a round that server 1 cannot write; all servers keep it in memory.
   Round stop() {
@@ -100,20 +96,19 @@ TEST_CASE("a save of a running job whose disk is broken is of a round that is na
   const Round committed = cluster.job().record.committed;
   cluster.break_store();
   const std::uint64_t id = cluster.order_save();
-  const auto write = cluster.ordered_within(30'000);
-  REQUIRE(write);
-  CHECK(write->operation == id);
-  CHECK(write->view == cluster.open().view);
-  CHECK(write->round > committed);
-  CHECK(write->directory == "/shared/mnist-round-" + std::to_string(write->round.value) + ".partial");
-  CHECK(cluster.only<WriteCheckpoint>(server_peer(0))->round == write->round);
+  const auto write = required(cluster.ordered_within(30'000));
+  CHECK(write.operation == id);
+  CHECK(write.view == cluster.open().view);
+  CHECK(write.round > committed);
+  CHECK(write.directory == "/shared/mnist-round-" + std::to_string(write.round.value) + ".partial");
+  CHECK(cluster.only<WriteCheckpoint>(server_peer(0))->round == write.round);
   CHECK(cluster.to<SnapshotAt>(server_peer(0)).empty());
-  CHECK(cluster.only<SnapshotAt>(worker_peer(0))->round == write->round);  // ranks give their states
+  CHECK(cluster.only<SnapshotAt>(worker_peer(0))->round == write.round);  // ranks give their states
   cluster.sent.clear();
   cluster.pass(30'000, 1, {}, cluster.version);
   CHECK(cluster.count<SnapshotAt>() == 0);  // one at a time
   const Manifest manifest = cluster.finish(id);
-  CHECK(manifest.round == write->round);
+  CHECK(manifest.round == write.round);
   CHECK(manifest.shards.size() == 2);
   CHECK(cluster.core.checkpoint(id)->step == CheckpointStep::kDone);
   CHECK(cluster.job().record.committed == committed);  // no store has it
@@ -132,23 +127,21 @@ TEST_CASE("a round that is over on some server before it is named is followed by
   BrokenStore cluster;
   cluster.break_store();
   const std::uint64_t id = cluster.order_save();
-  const auto first = cluster.ordered_within(30'000);
-  REQUIRE(first);
+  const auto first = required(cluster.ordered_within(30'000));
   cluster.sent.clear();
-  cluster.answer(1, first->operation, ErrorCode::kStopped);
-  CHECK(cluster.only<DropCheckpoint>(server_peer(0))->directory == first->directory);
+  cluster.answer(1, first.operation, ErrorCode::kStopped);
+  CHECK(cluster.only<DropCheckpoint>(server_peer(0))->directory == first.directory);
   CHECK(cluster.core.checkpoint(id)->step == CheckpointStep::kWaiting);
   cluster.sent.clear();
   cluster.break_store();  // which is tried again first
-  const auto second = cluster.ordered_within(30'000);
-  REQUIRE(second);
-  CHECK(second->round > first->round);
+  const auto second = required(cluster.ordered_within(30'000));
+  CHECK(second.round > first.round);
   // Words about the first attempt, however they end, say nothing about the second one.
-  cluster.answer(0, first->operation);
-  cluster.answer(0, first->operation, ErrorCode::kStopped);
+  cluster.answer(0, first.operation);
+  cluster.answer(0, first.operation, ErrorCode::kStopped);
   CHECK(cluster.core.checkpoint(id)->step == CheckpointStep::kWriting);
   CHECK(cluster.core.checkpoint(id)->awaited.size() == 2);
-  cluster.finish(second->operation);
+  cluster.finish(second.operation);
   CHECK(cluster.core.checkpoint(id)->step == CheckpointStep::kDone);
 }
 
@@ -156,11 +149,10 @@ TEST_CASE("a save from memory waits for its round as long as the job takes") {
   BrokenStore cluster;
   cluster.break_store();
   const std::uint64_t id = cluster.order_save();
-  const auto write = cluster.ordered_within(30'000);
-  REQUIRE(write);
-  cluster.pass(1'200'000, 1, {}, write->round.value - 1);
+  const auto write = required(cluster.ordered_within(30'000));
+  cluster.pass(1'200'000, 1, {}, write.round.value - 1);
   CHECK(cluster.core.checkpoint(id)->step == CheckpointStep::kWriting);
-  cluster.pass(700'000, 1, {}, write->round.value);
+  cluster.pass(700'000, 1, {}, write.round.value);
   CHECK(cluster.core.checkpoint(id)->step == CheckpointStep::kFailed);
 }
 
@@ -175,30 +167,26 @@ TEST_CASE("a checkpoint's disk that is broken, too, fails the save") {
 
 TEST_CASE("checkpoints by schedule go on where a store is broken") {
   BrokenStore cluster({"/shared", 60, 2});
-  const auto of_snapshot = cluster.ordered_within(120'000);
-  REQUIRE(of_snapshot);
-  CHECK_FALSE(of_snapshot->from_memory());
-  cluster.finish(of_snapshot->operation);
+  const auto of_snapshot = required(cluster.ordered_within(120'000));
+  CHECK_FALSE(of_snapshot.from_memory());
+  cluster.finish(of_snapshot.operation);
   cluster.break_store();
-  const auto write = cluster.ordered_within(120'000);
-  REQUIRE(write);
-  CHECK(write->from_memory());
-  cluster.finish(write->operation);
-  CHECK(cluster.job().checkpoint == "/shared/mnist-round-" + std::to_string(write->round.value));
+  const auto write = required(cluster.ordered_within(120'000));
+  CHECK(write.from_memory());
+  cluster.finish(write.operation);
+  CHECK(cluster.job().checkpoint == "/shared/mnist-round-" + std::to_string(write.round.value));
   cluster.break_store();
-  const auto next = cluster.ordered_within(120'000);
-  REQUIRE(next);
-  CHECK(next->round > write->round);
+  const auto next = required(cluster.ordered_within(120'000));
+  CHECK(next.round > write.round);
 }
 
 TEST_CASE("a checkpoint from memory that fails is tried again after a pause, and a snapshot is still owed at the end") {
   BrokenStore cluster({"/shared", 60, 2});
   const Round committed = cluster.job().record.committed;
   cluster.break_store();
-  const auto first = cluster.ordered_within(120'000);
-  REQUIRE(first);
-  CHECK(first->from_memory());
-  cluster.answer(1, first->operation, ErrorCode::kIo);
+  const auto first = required(cluster.ordered_within(120'000));
+  CHECK(first.from_memory());
+  cluster.answer(1, first.operation, ErrorCode::kIo);
   cluster.sent.clear();
   SUBCASE("tried again") {
     CHECK_FALSE(cluster.ordered_within(55'000));
@@ -208,10 +196,9 @@ TEST_CASE("a checkpoint from memory that fails is tried again after a pause, and
     cluster.stop();
     cluster.server_1_loses_it();
     cluster.sent.clear();
-    const auto last = cluster.ordered_within(5'000);
-    REQUIRE(last);
-    CHECK(last->round == committed);
-    CHECK_FALSE(last->from_memory());
+    const auto last = required(cluster.ordered_within(5'000));
+    CHECK(last.round == committed);
+    CHECK_FALSE(last.from_memory());
   }
 }
 
@@ -219,13 +206,12 @@ TEST_CASE("servers that are told to stop while the last state is written wait fo
   BrokenStore cluster({"/shared", 0, 2});
   cluster.break_store();
   const Round last = cluster.stop();
-  const auto write = cluster.ordered_within(5'000);
-  REQUIRE(write);
+  const auto write = required(cluster.ordered_within(5'000));
   cluster.sent.clear();
   cluster.core.drain(cluster.now);
   CHECK(cluster.count<StopJob>() == 0);
   CHECK_FALSE(cluster.core.idle());
-  cluster.finish(write->operation);
+  cluster.finish(write.operation);
   cluster.core.drain(cluster.now);
   CHECK(cluster.to<StopJob>(server_peer(1)).size() == 1);
   cluster.all_done(last.value);
@@ -236,12 +222,10 @@ TEST_CASE("servers that are told to stop while the last state is written wait fo
 TEST_CASE("a last state that no rank's goes with is not saved from memory, where a job goes back without one") {
   JoinOptions options = with_snapshots(10, 0);
   options.config.membership.on_state_lost = OnStateLost::kRewind;
-  Cluster cluster;
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1});
   options.config.checkpoint = {"/shared", 0, 2};
   cluster.run(1, options);
-  cluster.keep(0, 30, 30);
-  cluster.keep(1, 30, 30);
+  cluster.keep({30, 30}, {30, 30});
   cluster.leave(0, LeaveKind::kStopped, 30);
   cluster.done(0, 30);
   cluster.say(server_peer(1), SnapshotDone{cluster.open().job, cluster.open().view, Round(30), false, 0, "cannot write",
@@ -261,13 +245,12 @@ TEST_CASE("a state that a stop could not write becomes a checkpoint before serve
   cluster.break_store();
   cluster.core.drain(cluster.now);
   const Round last = cluster.stop();
-  const auto write = cluster.ordered_within(5'000);
-  REQUIRE(write);
-  CHECK(write->from_memory());
-  CHECK(write->round == last);
-  CHECK(write->view == cluster.open().view);
+  const auto write = required(cluster.ordered_within(5'000));
+  CHECK(write.from_memory());
+  CHECK(write.round == last);
+  CHECK(write.view == cluster.open().view);
   CHECK_FALSE(cluster.core.idle());
-  CHECK(cluster.finish(write->operation).round == last);
+  CHECK(cluster.finish(write.operation).round == last);
   CHECK(cluster.core.idle());
 }
 
@@ -291,30 +274,26 @@ TEST_CASE("a stopped job is saved by order from memory, if servers have all of i
   }
   cluster.sent.clear();
   const std::uint64_t id = cluster.order_save();
-  const auto write = cluster.only<WriteCheckpoint>(server_peer(1));
-  REQUIRE(write);
-  CHECK(write->round == (all ? last : committed));
-  CHECK(write->from_memory() == all);
-  CHECK(cluster.finish(id).round == write->round);
+  const auto write = required(cluster.only<WriteCheckpoint>(server_peer(1)));
+  CHECK(write.round == (all ? last : committed));
+  CHECK(write.from_memory() == all);
+  CHECK(cluster.finish(id).round == write.round);
 }
 
 TEST_CASE("a person's save of a stopped job takes the place of the one by schedule") {
   BrokenStore cluster({"/shared", 0, 2});
   cluster.break_store();
   const Round last = cluster.stop();
-  const auto scheduled = cluster.ordered_within(5'000);
-  REQUIRE(scheduled);
+  const auto scheduled = required(cluster.ordered_within(5'000));
   cluster.sent.clear();
   const std::uint64_t id = cluster.order_save();
   // Servers give up the first one, and hear of the second one after that.
-  const auto dropped = cluster.only<DropCheckpoint>(server_peer(1));
-  REQUIRE(dropped);
-  CHECK(dropped->directory == scheduled->directory);
-  const auto write = cluster.only<WriteCheckpoint>(server_peer(1));
-  REQUIRE(write);
-  CHECK(write->round == last);
-  cluster.answer(1, scheduled->operation, ErrorCode::kStopped);
-  cluster.finish(write->operation);
+  const auto dropped = required(cluster.only<DropCheckpoint>(server_peer(1)));
+  CHECK(dropped.directory == scheduled.directory);
+  const auto write = required(cluster.only<WriteCheckpoint>(server_peer(1)));
+  CHECK(write.round == last);
+  cluster.answer(1, scheduled.operation, ErrorCode::kStopped);
+  cluster.finish(write.operation);
   CHECK(cluster.core.checkpoint(id)->step == CheckpointStep::kDone);
 }
 

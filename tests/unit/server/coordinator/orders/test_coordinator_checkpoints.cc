@@ -1,6 +1,8 @@
 // Saving and restoring, as the coordinator orders it.
 #include <doctest/doctest.h>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::testing::coordinator_checkpoints_test {
@@ -9,15 +11,11 @@ namespace {
 constexpr char kWhen[] = "2030-01-02T03:04:05Z";
 
 std::uint64_t save(Cluster& cluster, bool committed = false, const std::string& job = "mnist") {
-  const auto id = cluster.core.save_checkpoint({job, "/shared", kWhen, committed}, cluster.now);
-  REQUIRE_MESSAGE(id, id.error().message);
-  return *id;
+  return required(cluster.core.save_checkpoint({job, "/shared", kWhen, committed}, cluster.now));
 }
 
 CheckpointStatus status(const Cluster& cluster, std::uint64_t id) {
-  const auto found = cluster.core.checkpoint(id);
-  REQUIRE(found);
-  return *found;
+  return required(cluster.core.checkpoint(id));
 }
 
 void answer(Cluster& cluster, std::uint16_t server, std::uint64_t id, const std::string& failure = {}) {
@@ -46,9 +44,8 @@ struct SavedWhileRunning {
     id = save(cluster);
     CHECK(cluster.count<SnapshotAt>() == 0);
     cluster.pass(1000, 1, {}, 20);
-    const auto at = cluster.only<SnapshotAt>(server_peer(0));
-    REQUIRE(at);
-    round = at->round;
+    const auto at = required(cluster.only<SnapshotAt>(server_peer(0)));
+    round = at.round;
   }
   Cluster cluster;
   std::uint64_t id = 0;
@@ -71,17 +68,15 @@ TEST_CASE("a stopped job is written by its shards, then sealed by server 0") {
   CHECK(cluster.count<SealCheckpoint>() == 0);
   CHECK(status(cluster, id).step == CheckpointStep::kWriting);
   answer(cluster, 0, id);
-  const auto seal = cluster.only<SealCheckpoint>(server_peer(0));
-  REQUIRE(seal);
-  CHECK(seal->target == "/shared/mnist-round-40");
-  const auto manifest = manifest_from_json(seal->manifest);
-  REQUIRE_MESSAGE(manifest, manifest.error().message);
-  CHECK(manifest->round == Round(40));
-  CHECK(manifest->created == kWhen);
-  CHECK(manifest->tensors == it.stopped.records[0].tensors);
-  REQUIRE(manifest->shards.size() == 2);
-  CHECK(manifest->shards[0].bytes == 100);
-  CHECK(manifest->shards[1].checksum == std::string(32, 'b'));
+  const auto seal = required(cluster.only<SealCheckpoint>(server_peer(0)));
+  CHECK(seal.target == "/shared/mnist-round-40");
+  const auto manifest = required(manifest_from_json(seal.manifest));
+  CHECK(manifest.round == Round(40));
+  CHECK(manifest.created == kWhen);
+  CHECK(manifest.tensors == it.stopped.records[0].tensors);
+  REQUIRE(manifest.shards.size() == 2);
+  CHECK(manifest.shards[0].bytes == 100);
+  CHECK(manifest.shards[1].checksum == std::string(32, 'b'));
   answer(cluster, 0, id);
   CHECK(status(cluster, id).step == CheckpointStep::kDone);
   CHECK(status(cluster, id).path == "/shared/mnist-round-40");
@@ -93,9 +88,8 @@ TEST_CASE(
   Cluster& cluster = it.cluster;
   CHECK(cluster.count<WriteCheckpoint>() == 0);
   cluster.all_done(it.round.value);
-  const auto write = cluster.only<WriteCheckpoint>(server_peer(1));
-  REQUIRE(write);
-  CHECK(write->round == it.round);
+  const auto write = required(cluster.only<WriteCheckpoint>(server_peer(1)));
+  CHECK(write.round == it.round);
   cluster.sent.clear();
   cluster.pass(10 * kMinute, 1, {}, 400);  // and no more are named
   CHECK(cluster.count<SnapshotAt>() == 0);
@@ -103,15 +97,12 @@ TEST_CASE(
 }
 
 TEST_CASE("a save does not wait for a round of the job's own rhythm") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1, with_snapshots(3600, 1'000'000));
+  TrainingCluster cluster({.workers = 1}, with_snapshots(3600, 1'000'000));
   cluster.pass(3000, 1, {}, 10);
   save(cluster);
   cluster.pass(1000, 1, {}, 20);
-  const auto at = cluster.only<SnapshotAt>(server_peer(0));
-  REQUIRE(at);
-  CHECK(at->round < Round(1000));
+  const auto at = required(cluster.only<SnapshotAt>(server_peer(0)));
+  CHECK(at.round < Round(1000));
 }
 
 TEST_CASE("a snapshot that is missed is tried again, and a stop keeps the state that a save waits for") {
@@ -121,8 +112,7 @@ TEST_CASE("a snapshot that is missed is tried again, and a stop keeps the state 
   cluster.sent.clear();
   cluster.pass(3000, 1, {}, 40);
   CHECK(cluster.only<SnapshotAt>(server_peer(0)));
-  cluster.leave(0, LeaveKind::kStopped, 44);
-  cluster.all_done(44);
+  cluster.stop_at(0, 44);
   CHECK(status(cluster, it.id).step == CheckpointStep::kWriting);
   CHECK(status(cluster, it.id).round == Round(44));
 }
@@ -151,11 +141,10 @@ TEST_CASE("a save fails, and what was written is dropped: a server says why, is 
     why = "does not see it";
   }
   CHECK(status(cluster, id).step == CheckpointStep::kFailed);
-  CHECK(status(cluster, id).message.find(why) != std::string::npos);
-  const auto dropped = cluster.only<DropCheckpoint>(server_peer(0));
-  REQUIRE(dropped);
-  CHECK(dropped->directory == "/shared/mnist-round-40.partial");
-  CHECK(dropped->job == JobId(0));
+  CHECK(contains(status(cluster, id).message, why));
+  const auto dropped = required(cluster.only<DropCheckpoint>(server_peer(0)));
+  CHECK(dropped.directory == "/shared/mnist-round-40.partial");
+  CHECK(dropped.job == JobId(0));
   answer(cluster, 0, id);  // too late
   CHECK(status(cluster, id).step == CheckpointStep::kFailed);
 }
@@ -170,7 +159,7 @@ TEST_CASE("a save that waits for a job that stops without a snapshot, or makes n
     cluster.pass(11 * kMinute, 1);
   }
   CHECK(status(cluster, id).step == CheckpointStep::kFailed);
-  CHECK(status(cluster, id).message.find("--committed") != std::string::npos);
+  CHECK(contains(status(cluster, id).message, "--committed"));
   CHECK(cluster.count<DropCheckpoint>() == 0);
 }
 
@@ -192,9 +181,8 @@ TEST_CASE("saves that cannot be are refused") {
   StoppedCluster it;
   Cluster& cluster = it.cluster;
   const auto refusal = [&](const SaveOrder& order) {
-    const auto id = cluster.core.save_checkpoint(order, cluster.now);
-    REQUIRE_FALSE(id.has_value());
-    return id.error().message;
+    const auto id = failure_of(cluster.core.save_checkpoint(order, cluster.now));
+    return id.message;
   };
   CHECK(refusal({"none", "/shared", kWhen, false}) == "there is no job 'none' here; there is 'mnist'");
   CHECK(refusal({"mnist", "shared", kWhen, false}).find("no absolute path") != std::string::npos);
@@ -230,12 +218,11 @@ struct ScheduledCluster {
   Round commit() {
     cluster.sent.clear();
     for (int s = 0; s < 30 && cluster.count<SnapshotAt>() == 0; ++s) cluster.pass(1000, 1, {}, version += 2);
-    const auto at = cluster.only<SnapshotAt>(server_peer(0));
-    REQUIRE(at);
-    cluster.all_done(at->round.value);
-    version = at->round.value;
+    const auto at = required(cluster.only<SnapshotAt>(server_peer(0)));
+    cluster.all_done(at.round.value);
+    version = at.round.value;
     cluster.sent.clear();
-    return at->round;
+    return at.round;
   }
   // The order that was given within this time; none: there was none.
   std::optional<WriteCheckpoint> ordered_within(std::uint64_t ms) {
@@ -267,15 +254,13 @@ TEST_CASE("the newest snapshot becomes a checkpoint when one is due, and each sn
   cluster.clock_ms = 1'893'553'445'000;  // 2030-01-02T03:04:05Z
   const Round round = it.commit();
   CHECK_FALSE(it.ordered_within(20'000));
-  const auto write = it.ordered_within(40'000);
-  REQUIRE(write);
-  CHECK(write->round == round);
-  CHECK(write->directory == "/shared/mnist-round-" + std::to_string(round.value) + ".partial");
-  it.finish(write->operation);
-  const auto seal = cluster.only<SealCheckpoint>(server_peer(0));
-  REQUIRE(seal);
-  CHECK(seal->keep == 2);
-  CHECK(manifest_from_json(seal->manifest)->created == kWhen);
+  const auto write = required(it.ordered_within(40'000));
+  CHECK(write.round == round);
+  CHECK(write.directory == "/shared/mnist-round-" + std::to_string(round.value) + ".partial");
+  it.finish(write.operation);
+  const auto seal = required(cluster.only<SealCheckpoint>(server_peer(0)));
+  CHECK(seal.keep == 2);
+  CHECK(manifest_from_json(seal.manifest)->created == kWhen);
   CHECK(cluster.job().checkpoint == "/shared/mnist-round-" + std::to_string(round.value));
   CHECK(cluster.job().no_checkpoint.empty());
   CHECK_FALSE(it.ordered_within(3 * kMinute));
@@ -291,22 +276,20 @@ TEST_CASE("without every_s there is one where training stops, which servers that
   const Round last = it.stop();
   CHECK(cluster.phase() == "idle");
   CHECK_FALSE(cluster.core.idle());
-  const auto write = it.ordered_within(1000);
-  REQUIRE(write);
-  CHECK(write->round == last);
+  const auto write = required(it.ordered_within(1000));
+  CHECK(write.round == last);
   SUBCASE("it is made") {
-    it.finish(write->operation);
+    it.finish(write.operation);
     CHECK(cluster.only<SealCheckpoint>(server_peer(0))->keep == 0);
   }
   SUBCASE("it cannot be, which ends the wait, and is tried again if the cluster stays") {
-    answer(cluster, 1, write->operation, "no space left");
+    answer(cluster, 1, write.operation, "no space left");
     cluster.tick(cluster.now);
-    CHECK(cluster.errors.back().find("no space left") != std::string::npos);
+    CHECK(contains(cluster.errors.back(), "no space left"));
     CHECK(cluster.core.idle());
     CHECK_FALSE(it.ordered_within(50'000));
-    const auto second = it.ordered_within(20'000);
-    REQUIRE(second);
-    answer(cluster, 1, second->operation, "no space left");
+    const auto second = required(it.ordered_within(20'000));
+    answer(cluster, 1, second.operation, "no space left");
     CHECK_FALSE(it.ordered_within(110'000));  // twice as long
     CHECK(it.ordered_within(20'000));
     return;
@@ -319,15 +302,13 @@ TEST_CASE("one that fails does not keep the job from the next, nor the cluster f
   ScheduledCluster it;
   Cluster& cluster = it.cluster;
   it.commit();
-  const auto failed = it.ordered_within(60'000);
-  REQUIRE(failed);
-  answer(cluster, 1, failed->operation, "no space left");
+  const auto failed = required(it.ordered_within(60'000));
+  answer(cluster, 1, failed.operation, "no space left");
   const Round later = it.commit();
-  const auto next = it.ordered_within(60'000);
-  REQUIRE(next);
-  CHECK(next->round == later);
+  const auto next = required(it.ordered_within(60'000));
+  CHECK(next.round == later);
   CHECK(cluster.job().no_checkpoint == "no space left");
-  answer(cluster, 1, next->operation, "no space left");
+  answer(cluster, 1, next.operation, "no space left");
   const Round last = it.stop();
   CHECK_FALSE(cluster.core.idle());
   CHECK(it.ordered_within(1000)->round == last);
@@ -359,11 +340,10 @@ TEST_CASE("a person's order takes the place of a scheduled one") {
   ScheduledCluster it;
   Cluster& cluster = it.cluster;
   it.commit();
-  const auto scheduled = it.ordered_within(60'000);
-  REQUIRE(scheduled);
+  const auto scheduled = required(it.ordered_within(60'000));
   cluster.sent.clear();
   const std::uint64_t id = save(cluster, true);
-  CHECK(cluster.only<DropCheckpoint>(server_peer(1))->directory == scheduled->directory);
+  CHECK(cluster.only<DropCheckpoint>(server_peer(1))->directory == scheduled.directory);
   CHECK(cluster.only<WriteCheckpoint>(server_peer(1))->operation == id);
   it.finish(id);
   CHECK(status(cluster, id).step == CheckpointStep::kDone);
@@ -397,9 +377,7 @@ RestoreOrder order_of(const JobRecord& record, const std::string& name = "mnist"
 }
 
 std::uint64_t restore(Cluster& cluster, const RestoreOrder& order) {
-  const auto id = cluster.core.restore_checkpoint(order, cluster.now);
-  REQUIRE_MESSAGE(id, id.error().message);
-  return *id;
+  return required(cluster.core.restore_checkpoint(order, cluster.now));
 }
 
 TEST_CASE("a restore takes as long as servers read, and ends ten minutes after the last byte") {
@@ -425,8 +403,7 @@ TEST_CASE("a restore takes as long as servers read, and ends ten minutes after t
   CHECK(pass(6 * 60, true) == CheckpointStep::kLoading);
   CHECK(pass(9, false) == CheckpointStep::kLoading);
   CHECK(pass(2, false) == CheckpointStep::kFailed);
-  CHECK(cluster.core.checkpoint(id)->message.find("server 1 have read and written nothing for 10 minutes") !=
-        std::string::npos);
+  CHECK(contains(cluster.core.checkpoint(id)->message, "server 1 have read and written nothing for 10 minutes"));
 }
 
 TEST_CASE("a checkpoint of two servers is dealt to three, and the job resumes from it") {
@@ -436,13 +413,12 @@ TEST_CASE("a checkpoint of two servers is dealt to three, and the job resumes fr
   const std::uint64_t id = restore(cluster, order_of(saved, "moved"));
   std::vector<std::uint32_t> dealt(3, 0);
   for (std::uint16_t s = 0; s < 3; ++s) {
-    const auto load = cluster.only<LoadCheckpoint>(server_peer(s));
-    REQUIRE(load);
-    CHECK(load->name == "moved");
-    CHECK(load->directory == "/shared/mnist-round-40");
-    CHECK(load->manifest == "checksum");
-    REQUIRE(load->owners.size() == saved.owners.size());
-    for (const ChunkOwner owner : load->owners) ++dealt[owner.shard.value];
+    const auto load = required(cluster.only<LoadCheckpoint>(server_peer(s)));
+    CHECK(load.name == "moved");
+    CHECK(load.directory == "/shared/mnist-round-40");
+    CHECK(load.manifest == "checksum");
+    REQUIRE(load.owners.size() == saved.owners.size());
+    for (const ChunkOwner owner : load.owners) ++dealt[owner.shard.value];
   }
   for (const std::uint32_t chunks : dealt) CHECK(chunks > 0);
   CHECK(cluster.registry.empty());
@@ -498,18 +474,16 @@ TEST_CASE("a stopped job is replaced only by force, and its state goes when the 
   StoppedCluster it;
   Cluster& cluster = it.cluster;
   const JobRecord saved = it.stopped.records[0];
-  const auto refused = cluster.core.restore_checkpoint(order_of(saved), cluster.now);
-  REQUIRE_FALSE(refused.has_value());
-  CHECK(refused.error().message.find("is there already, at round 40; give --force") != std::string::npos);
+  const auto refused = failure_of(cluster.core.restore_checkpoint(order_of(saved), cluster.now));
+  CHECK(contains(refused.message, "is there already, at round 40; give --force"));
   const std::uint64_t id = restore(cluster, order_of(saved, "mnist", true));
   answer(cluster, 0, id);
   CHECK(cluster.count<DropCheckpoint>() == 0);
   answer(cluster, 1, id);
   CHECK(cluster.count<DropCheckpoint>() == 0);  // a lost disk of server 0 would leave the old record alone
   cluster.say(server_peer(1), HeldRecord{cluster.job().record.job, 1});
-  const auto drop = cluster.only<DropCheckpoint>(server_peer(0));
-  REQUIRE(drop);
-  CHECK(drop->job == saved.job);
+  const auto drop = required(cluster.only<DropCheckpoint>(server_peer(0)));
+  CHECK(drop.job == saved.job);
   CHECK(cluster.job().record.job != saved.job);
   // A coordinator that starts with both records takes the new one.
   cluster.registry[saved.job.value] = saved;
@@ -543,9 +517,8 @@ TEST_CASE("a restore that fails leaves everything as it was") {
       cluster.save_fails = disk_full;  // the registry's
       answer(cluster, 1, id, disk_full ? "" : "chunk 3 is damaged");
       CHECK(status(cluster, id).step == CheckpointStep::kFailed);
-      const auto drop = cluster.only<DropCheckpoint>(server_peer(1));
-      REQUIRE(drop);
-      CHECK(drop->job == made);
+      const auto drop = required(cluster.only<DropCheckpoint>(server_peer(1)));
+      CHECK(drop.job == made);
       CHECK(cluster.core.jobs().size() == 1);
       CHECK(cluster.job().record.job == saved.job);
       cluster.save_fails = false;
@@ -598,12 +571,11 @@ TEST_CASE("restores that cannot be are refused") {
   const JobRecord saved = stopped_at(40).records[0];
   Cluster cluster(2);
   const auto refusal = [&](const RestoreOrder& order) {
-    const auto id = cluster.core.restore_checkpoint(order, cluster.now);
-    REQUIRE_FALSE(id.has_value());
-    return id.error().message;
+    const auto id = failure_of(cluster.core.restore_checkpoint(order, cluster.now));
+    return id.message;
   };
   cluster.server(0);
-  CHECK(refusal(order_of(saved)).find("not all 2 servers of the cluster are there") != std::string::npos);
+  CHECK(contains(refusal(order_of(saved)), "not all 2 servers of the cluster are there"));
   cluster.everybody(1);
   CHECK(refusal(order_of(saved, "a b")).find("job.name") != std::string::npos);
   cluster.run(1);

@@ -1,11 +1,14 @@
 // The coordinator's part in a diagnosis: the daemons it asks, those that may measure and for how long, its facts for
 // a doctor.
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_diagnoses_test {
 namespace {
 
 using testing::Cluster;
+using testing::FullCluster;
 using testing::server_peer;
 using testing::worker_incarnation;
 using testing::worker_peer;
@@ -37,41 +40,32 @@ std::optional<Diagnose> last_order(const Cluster& cluster, PeerId peer) {
   return all.empty() ? std::optional<Diagnose>() : all.back();
 }
 
-std::string why(const Result<std::uint64_t>& refused) {
-  REQUIRE_FALSE(refused);
-  return refused.error().message;
-}
-
 }  // namespace
 
 TEST_CASE("whoever asks is told what there is, and is not known afterwards") {
-  Cluster cluster;
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2});
   cluster.sent.clear();
   const PeerId stranger(4711);
   cluster.say(stranger, ClusterQuestion{});
-  const auto facts = cluster.only<ClusterFacts>(stranger);
-  REQUIRE(facts);
-  CHECK(facts->servers == 2);
-  CHECK(facts->workers == 2);
-  REQUIRE(facts->lanes.size() == 2);
-  CHECK(facts->lanes[1].shard == ShardIndex(1));
-  CHECK(facts->lanes[1].endpoints == cluster.hello_of(1).lane_endpoints);
+  const auto facts = required(cluster.only<ClusterFacts>(stranger));
+  CHECK(facts.servers == 2);
+  CHECK(facts.workers == 2);
+  REQUIRE(facts.lanes.size() == 2);
+  CHECK(facts.lanes[1].shard == ShardIndex(1));
+  CHECK(facts.lanes[1].endpoints == cluster.hello_of(1).lane_endpoints);
   CHECK(cluster.core.peers().size() == 4);
 }
 
 TEST_CASE("a diagnosis asks servers, then workers, each with its place among the keys, and ends for all") {
   Cluster cluster;
   keyed(cluster);
-  const auto id = cluster.core.diagnose({.measure = true, .paths = {"/data"}}, cluster.now);
-  REQUIRE(id);
+  required(cluster.core.diagnose({.measure = true, .paths = {"/data"}}, cluster.now));
   for (std::uint16_t index = 0; index < 2; ++index) {
-    const auto order = cluster.only<Diagnose>(server_peer(index));
-    REQUIRE(order);
-    CHECK(order->measure);
-    CHECK(order->paths == std::vector<std::string>{"/data"});
-    CHECK(order->worker_keys == std::vector<std::string>{"worker-key-0", "worker-key-1"});
-    CHECK(order->cluster.lanes.size() == 2);
+    const auto order = required(cluster.only<Diagnose>(server_peer(index)));
+    CHECK(order.measure);
+    CHECK(order.paths == std::vector<std::string>{"/data"});
+    CHECK(order.worker_keys == std::vector<std::string>{"worker-key-0", "worker-key-1"});
+    CHECK(order.cluster.lanes.size() == 2);
   }
   CHECK_FALSE(cluster.only<Diagnose>(worker_peer(0)));
   const Diagnose order = *cluster.only<Diagnose>(server_peer(0));
@@ -79,22 +73,19 @@ TEST_CASE("a diagnosis asks servers, then workers, each with its place among the
   cluster.say(server_peer(0), said(order));
   cluster.say(server_peer(1), said(order));
   for (std::uint32_t w = 0; w < 2; ++w) {
-    const auto asked = cluster.only<Diagnose>(worker_peer(w));
-    REQUIRE(asked);
-    CHECK(asked->node == NodeRank(w));
+    const auto asked = required(cluster.only<Diagnose>(worker_peer(w)));
+    CHECK(asked.node == NodeRank(w));
     CHECK_FALSE(cluster.core.diagnosis(order.diagnosis)->over);
     cluster.say(worker_peer(w), said(order));
   }
-  const auto status = cluster.core.diagnosis(order.diagnosis);
-  REQUIRE(status);
-  CHECK(status->over);
-  CHECK(status->servers == 2);
-  for (const DiagnosedDaemon& daemon : status->daemons) CHECK(daemon.said);
+  const auto status = required(cluster.core.diagnosis(order.diagnosis));
+  CHECK(status.over);
+  CHECK(status.servers == 2);
+  for (const DiagnosedDaemon& daemon : status.daemons) CHECK(daemon.said);
   for (const PeerId peer : {server_peer(0), server_peer(1), worker_peer(0), worker_peer(1)}) {
-    const auto over = last_order(cluster, peer);
-    REQUIRE(over);
-    CHECK(over->over);
-    CHECK(over->diagnosis == order.diagnosis);
+    const auto over = required(last_order(cluster, peer));
+    CHECK(over.over);
+    CHECK(over.diagnosis == order.diagnosis);
   }
   cluster.sent.clear();
   cluster.pass(1000, 2);
@@ -110,13 +101,11 @@ TEST_CASE("a key that is revoked meanwhile measures no more, and its worker is n
   cluster.say(server_peer(1), said(order));
   cluster.sent.clear();
   cluster.core.expel("worker-key-0", "the key of host0 was revoked", cluster.now);
-  const auto again = last_order(cluster, server_peer(0));
-  REQUIRE(again);
-  CHECK(again->worker_keys == std::vector<std::string>{"", "worker-key-1"});  // the places of others stay
+  const auto again = required(last_order(cluster, server_peer(0)));
+  CHECK(again.worker_keys == std::vector<std::string>{"", "worker-key-1"});  // the places of others stay
   cluster.pass(1000, 2);
-  const auto asked = last_order(cluster, worker_peer(1));
-  REQUIRE(asked);
-  CHECK(asked->node == NodeRank(1));
+  const auto asked = required(last_order(cluster, worker_peer(1)));
+  CHECK(asked.node == NodeRank(1));
   cluster.say(worker_peer(1), said(order));
   const auto status = cluster.core.diagnosis(order.diagnosis);
   CHECK(status->over);
@@ -128,9 +117,8 @@ TEST_CASE("another diagnosis takes the place of one that is under way, which end
   keyed(cluster);
   const auto first = cluster.core.diagnose({.measure = true, .paths = {}}, cluster.now);
   cluster.sent.clear();
-  const auto second = cluster.core.diagnose({.measure = false, .paths = {}}, cluster.now);
-  REQUIRE(second);
-  CHECK(*second != *first);
+  const auto second = required(cluster.core.diagnose({.measure = false, .paths = {}}, cluster.now));
+  CHECK(second != *first);
   bool over = false;
   for (const auto& [to, message] : cluster.sent) {
     const auto* order = std::get_if<Diagnose>(&message);
@@ -141,13 +129,14 @@ TEST_CASE("another diagnosis takes the place of one that is under way, which end
 }
 
 TEST_CASE("orders that make no sense are refused with what is wrong") {
-  Cluster cluster;
-  cluster.everybody(1);
-  CHECK(why(cluster.core.diagnose({.measure = false, .paths = {"data"}}, 0)).find("'data' is no absolute path") == 0);
-  CHECK(why(cluster.core.diagnose({.measure = false, .paths = {std::string("/a\0b", 4)}}, 0)).find("absolute") !=
-        std::string::npos);
+  FullCluster cluster({.workers = 1});
+  CHECK(failure_of(cluster.core.diagnose({.measure = false, .paths = {"data"}}, 0))
+            .message.find("'data' is no absolute path") == 0);
+  CHECK(failure_of(cluster.core.diagnose({.measure = false, .paths = {std::string("/a\0b", 4)}}, 0))
+            .message.find("absolute") != std::string::npos);
   const std::vector<std::string> many(kMaxDiagnosedPaths + 1, "/a");
-  CHECK(why(cluster.core.diagnose({.measure = false, .paths = many}, 0)).find("at most 64") != std::string::npos);
+  CHECK(
+      testing::contains(failure_of(cluster.core.diagnose({.measure = false, .paths = many}, 0)).message, "at most 64"));
 }
 
 }  // namespace tributary::coordinator_diagnoses_test

@@ -1,6 +1,8 @@
 // CoordinatorCore: large parts of ranks' states, fetched into the store and sent to nodes that lack them.
 #include <doctest/doctest.h>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/large_states.h"
 
 namespace tributary::coordinator_large_parts_test {
@@ -27,8 +29,7 @@ TEST_CASE("a state with a large part is fetched, and committed with the snapshot
   CHECK(cluster.to<WantPart>(worker_peer(0)).empty());
   CHECK(deliver(cluster, 1, large) == 6);
   CHECK(cluster.parts.parts.at({cluster.open().job, large.large}).complete);
-  cluster.leave(0, LeaveKind::kStopped, 40);
-  cluster.all_done(40);
+  cluster.stop_at(0, 40);
   CHECK(committed(cluster).at({1, 0}) == large.state);
 }
 
@@ -37,8 +38,7 @@ TEST_CASE("a stop waits for a large part as long as it comes") {
   const LargeState large = large_state('a', 3 * kPartBytes);
   give(cluster, 0, 40, bytes_of("small alone"));
   give(cluster, 1, 40, large.state);
-  cluster.leave(0, LeaveKind::kStopped, 40);
-  cluster.all_done(40);
+  cluster.stop_at(0, 40);
   CHECK(cluster.phase() == "stopping");
   cluster.say(worker_peer(1), StatePart{want(cluster, large), large.piece(0)});
   CHECK(cluster.phase() == "stopping");
@@ -61,8 +61,7 @@ TEST_CASE("a store that takes its time delays a large part, and takes no more th
   cluster.disk_stands = true;
   give(cluster, 0, 40, large.state);
   CHECK(cluster.count<WantPart>() == 0);  // it may have no room
-  cluster.disk_stands = false;
-  cluster.write();
+  cluster.disk_goes_on();
   REQUIRE(cluster.count<WantPart>() == PartFetch::kWindow);
   cluster.sent.clear();
   cluster.disk_stands = true;
@@ -74,8 +73,7 @@ TEST_CASE("a store that takes its time delays a large part, and takes no more th
   cluster.pass(2 * PartFetch::kPatienceMs, 1);
   CHECK(cluster.count<WantPart>() == 0);
   CHECK(cluster.count<HeartbeatReply>() > 0);
-  cluster.disk_stands = false;
-  cluster.write();
+  cluster.disk_goes_on();
   CHECK(cluster.count<WantPart>() == 3);
   CHECK(deliver(cluster, 0, large) == 3);
   CHECK(cluster.parts.parts.at({cluster.open().job, large.large}).complete);
@@ -93,8 +91,7 @@ TEST_CASE("a worker goes when all of a large part has come from it, whatever tim
   CHECK(deliver(cluster, 1, large) == 2);
   cluster.pass(kTimeoutMs + 2000, 2, {worker_peer(1)});
   REQUIRE(cluster.core.peers().size() == 3);  // it is lost
-  cluster.disk_stands = false;
-  cluster.write();
+  cluster.disk_goes_on();
   cluster.all_done(40);
   CHECK(cluster.parts.parts.at({cluster.open().job, large.large}).complete);
   CHECK(committed(cluster).at({1, 0}) == large.state);
@@ -109,8 +106,7 @@ TEST_CASE("a worker is not sent away while pieces of a large part have still to 
   cluster.say(worker_peer(1), DrainRequest{worker_incarnation(1)});
   cluster.tick(cluster.now + 1000);
   CHECK(cluster.to<DrainDone>(worker_peer(1)).empty());
-  cluster.disk_stands = false;
-  cluster.write();
+  cluster.disk_goes_on();
   CHECK(deliver(cluster, 1, large) == 2);
   cluster.tick(cluster.now + 1000);
   CHECK(cluster.to<DrainDone>(worker_peer(1)).size() == 1);
@@ -130,9 +126,8 @@ TEST_CASE("a piece that the store is reading for a worker is not read once more 
   cluster.disk_stands = false;
   cluster.sent.clear();
   cluster.write();
-  const auto part = cluster.only<StatePart>(worker_peer(1));
-  REQUIRE(part);
-  CHECK(part->data == large.piece(0));
+  const auto part = required(cluster.only<StatePart>(worker_peer(1)));
+  CHECK(part.data == large.piece(0));
 }
 
 TEST_CASE("equal large parts are fetched once") {
@@ -142,15 +137,13 @@ TEST_CASE("equal large parts are fetched once") {
   give(cluster, 1, 40, large.state);
   CHECK(cluster.count<WantPart>() == 1);
   CHECK(deliver(cluster, 0, large) == 1);
-  cluster.leave(0, LeaveKind::kStopped, 40);
-  cluster.all_done(40);
+  cluster.stop_at(0, 40);
   CHECK(committed(cluster).size() == 2);
   CHECK(cluster.parts.parts.size() == 1);
 }
 
 TEST_CASE("few are fetched at a time, and the others follow") {
-  Cluster cluster;
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1});
   JoinOptions options;
   options.ranks = 7;
   cluster.run(1, options);
@@ -161,8 +154,7 @@ TEST_CASE("few are fetched at a time, and the others follow") {
   }
   CHECK(cluster.count<WantPart>() == LargeParts::kFetches);
   for (const LargeState& state : states) CHECK(deliver(cluster, 0, state) == 1);
-  cluster.leave(0, LeaveKind::kStopped, 40);
-  cluster.all_done(40);
+  cluster.stop_at(0, 40);
   CHECK(committed(cluster).size() == 7);
 }
 
@@ -191,9 +183,8 @@ TEST_CASE("what nobody has is not in the record, and the log says so") {
   give(cluster, 0, 40, large.state);
   cluster.say(worker_peer(0), StatePart{want(cluster, large), {}});
   REQUIRE_FALSE(cluster.warnings.empty());
-  CHECK(cluster.warnings.back().find("nobody else has it") != std::string::npos);
-  cluster.leave(0, LeaveKind::kStopped, 40);
-  cluster.all_done(40);
+  CHECK(contains(cluster.warnings.back(), "nobody else has it"));
+  cluster.stop_at(0, 40);
   CHECK(committed(cluster).empty());
   // Said again, it is fetched again.
   cluster.sent.clear();
@@ -215,15 +206,14 @@ TEST_CASE("a full disk leaves it out, with a word") {
     cluster.say(worker_peer(0), StatePart{want(cluster, large), large.piece(0)});
   }
   REQUIRE_FALSE(cluster.errors.empty());
-  CHECK(cluster.errors.back().find("left out of snapshots: the disk is full") != std::string::npos);
+  CHECK(contains(cluster.errors.back(), "left out of snapshots: the disk is full"));
   cluster.sent.clear();
   cluster.pass(3000, 1);
   CHECK(cluster.count<WantPart>() == 0);
 }
 
 TEST_CASE("pieces that nobody asked for, or asked another for, change nothing") {
-  Cluster cluster;
-  cluster.everybody(3);
+  FullCluster cluster({.workers = 3});
   cluster.run(2);
   const LargeState large = large_state('a', 2 * kPartBytes);
   cluster.say(worker_peer(0), StatePart{want(cluster, large), large.piece(0)});
@@ -238,8 +228,7 @@ TEST_CASE("pieces that nobody asked for, or asked another for, change nothing") 
 }
 
 TEST_CASE("workers of the job get what there is, others nothing") {
-  Cluster cluster;
-  cluster.everybody(3);
+  FullCluster cluster({.workers = 3});
   cluster.run(2);
   const LargeState large = large_state('a', kPartBytes + 5);
   give(cluster, 0, 40, large.state);
@@ -297,16 +286,13 @@ TEST_CASE("who asks for a piece while its part is on its way is told so, until i
     cluster.pass(PartFetch::kPatienceMs + 2000, 2);
   }
   cluster.say(worker_peer(1), want(cluster, large));
-  const auto answer = cluster.only<StatePart>(worker_peer(1));
-  REQUIRE(answer);
-  CHECK_FALSE(answer->comes);
-  CHECK(answer->data == last);
+  const auto answer = required(cluster.only<StatePart>(worker_peer(1)));
+  CHECK_FALSE(answer.comes);
+  CHECK(answer.data == last);
 }
 
 TEST_CASE("parts go when no record and no rank of the view names them any more") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1, with_snapshots(1, 0));
+  TrainingCluster cluster({.workers = 1}, with_snapshots(1, 0));
   const LargeState older = large_state('a'), newer = large_state('b');
   std::vector<std::uint64_t> rounds;
   for (std::uint64_t version = 10; version < 200 && rounds.size() < 2; version += 10) {
@@ -333,16 +319,13 @@ TEST_CASE("parts go when no record and no rank of the view names them any more")
 }
 
 TEST_CASE("after a restart there is what the record names, and nothing else") {
-  Cluster before;
-  before.everybody(1);
-  before.run(1);
+  TrainingCluster before(1);
   const LargeState large = large_state('a'), other = large_state('b');
   give(before, 0, 40, large.state);
   give(before, 0, 40, other.state, 1);
   deliver(before, 0, large);
   deliver(before, 0, other);
-  before.leave(0, LeaveKind::kStopped, 40);
-  before.all_done(40);
+  before.stop_at(0, 40);
   std::vector<JobRecord> records = before.records();
   records[0].rank_states.erase({0, 1});
   Cluster cluster(2, records, 8, before.parts);
@@ -361,8 +344,7 @@ TEST_CASE("a job that is removed takes its parts with it") {
   const LargeState large = large_state('a');
   give(cluster, 0, 40, large.state);
   deliver(cluster, 0, large);
-  cluster.leave(0, LeaveKind::kStopped, 40);
-  cluster.all_done(40);
+  cluster.stop_at(0, 40);
   CHECK(cluster.parts.parts.size() == 1);
   REQUIRE(cluster.remove_job("mnist"));
   CHECK(cluster.parts.parts.empty());
@@ -376,7 +358,7 @@ TEST_CASE("a part that cannot be read any more counts as lost") {
   cluster.parts.parts.at({cluster.open().job, large.large}).pieces.clear();
   cluster.say(worker_peer(0), want(cluster, large));
   CHECK(cluster.only<StatePart>(worker_peer(0))->data.empty());
-  CHECK(cluster.errors.back().find("counts as lost") != std::string::npos);
+  CHECK(contains(cluster.errors.back(), "counts as lost"));
   // Its rank has it still.
   cluster.sent.clear();
   give(cluster, 0, 40, large.state);
@@ -384,8 +366,7 @@ TEST_CASE("a part that cannot be read any more counts as lost") {
 }
 
 TEST_CASE("without a store a part goes from worker to worker") {
-  Cluster cluster(0);
-  cluster.everybody(3);
+  FullCluster cluster({.workers = 3, .servers = 0});
   JoinOptions options;
   options.config.mode = Mode::kAllreduce;
   options.nodes = 3;
@@ -393,13 +374,12 @@ TEST_CASE("without a store a part goes from worker to worker") {
     options.node = w;
     cluster.join(w, options);
   }
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(1));
-  REQUIRE(welcome);
-  CHECK(welcome->giver == 0);
+  const auto welcome = required(cluster.only<JobWelcome>(worker_peer(1)));
+  CHECK(welcome.giver == 0);
   const LargeState large = large_state('a');
-  cluster.say(worker_peer(0), NodeRankState{welcome->job, welcome->view, NodeRank(0), 0, {Round(0), large.state}});
+  cluster.say(worker_peer(0), NodeRankState{welcome.job, welcome.view, NodeRank(0), 0, {Round(0), large.state}});
   CHECK(cluster.only<NodeRankState>(worker_peer(2)));
-  const WantPart piece{welcome->job, large.large, 0};
+  const WantPart piece{welcome.job, large.large, 0};
   cluster.say(worker_peer(1), piece);
   cluster.say(worker_peer(2), piece);
   REQUIRE(cluster.only<WantPart>(worker_peer(0)));

@@ -1,6 +1,7 @@
 // CoordinatorCore: a second server has copies of the large parts of what ranks keep.
 #include <doctest/doctest.h>
 
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/large_states.h"
 
 namespace tributary::coordinator_part_copies_test {
@@ -50,8 +51,7 @@ JobRecord trained(Copying& cluster, const LargeState& state) {
   give(cluster, 0, 40, state.state);
   deliver(cluster, 0, state);
   cluster.second();
-  cluster.leave(0, LeaveKind::kStopped, 40);
-  cluster.all_done(40);
+  cluster.stop_at(0, 40);
   for (std::uint16_t shard = 0; shard < 2; ++shard) {
     for (const CopySnapshot& order : cluster.to<CopySnapshot>(server_peer(shard)))
       cluster.say(server_peer(shard), SnapshotCopied{order.job, order.round, order.shard, order.view, true});
@@ -80,8 +80,7 @@ TEST_CASE("a server on another machine gets the large parts that a record names,
   CHECK(cluster.orders_for(1).back().parts == std::vector{state.large});
   cluster.sent.clear();
   cluster.say(server_peer(1), WantPart{record.job, state.large, kPartBytes});
-  REQUIRE(cluster.only<StatePart>(server_peer(1)));
-  CHECK(cluster.only<StatePart>(server_peer(1))->data == state.piece(kPartBytes));
+  CHECK(required(cluster.only<StatePart>(server_peer(1))).data == state.piece(kPartBytes));
 }
 
 TEST_CASE("an order for copies is repeated until the server has them, and no longer") {
@@ -204,11 +203,10 @@ TEST_CASE("where a view needs what ranks kept it waits until that has come from 
   REQUIRE(cluster.parts.parts.at({record.job, state.large}).complete);
   cluster.join(0, rewinding());
   cluster.all_ready();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-  REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(40));
-  REQUIRE_FALSE(welcome->rank_states.empty());
-  CHECK(welcome->rank_states[0] == state.state);
+  const auto welcome = required(cluster.only<JobWelcome>(worker_peer(0)));
+  CHECK(welcome.resume_round == Round(40));
+  REQUIRE_FALSE(welcome.rank_states.empty());
+  CHECK(welcome.rank_states[0] == state.state);
 }
 
 TEST_CASE("a job that goes on without what ranks kept gives them the part as the copy has it") {
@@ -218,8 +216,7 @@ TEST_CASE("a job that goes on without what ranks kept gives them the part as the
   cluster.servers_with_copy(record, state);
   cluster.join(0, {});
   cluster.all_ready();
-  REQUIRE(cluster.only<JobWelcome>(worker_peer(0)));
-  REQUIRE_FALSE(cluster.only<JobWelcome>(worker_peer(0))->rank_states.empty());
+  REQUIRE_FALSE(required(cluster.only<JobWelcome>(worker_peer(0))).rank_states.empty());
   cluster.say(worker_peer(0), WantPart{record.job, state.large, 0});
   REQUIRE_FALSE(cluster.to<WantPart>(server_peer(1)).empty());
   CHECK(cluster.only<StatePart>(worker_peer(0))->comes);

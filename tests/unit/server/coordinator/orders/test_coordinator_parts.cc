@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_parts_test {
@@ -44,16 +45,14 @@ TEST_CASE("servers and workers are told the model ranks of all ranks of the view
   join_both(cluster, part({0, 0}), part({1, 1}));
   const std::vector<std::uint32_t> all = {0, 0, 1, 1};
   for (std::uint16_t i = 0; i < 2; ++i) {
-    const auto open = cluster.only<OpenJob>(server_peer(i));
-    REQUIRE(open);
-    CHECK(open->model_ranks == all);
-    CHECK(open->tensors[1].holders == std::vector<std::uint32_t>{1});
+    const auto open = required(cluster.only<OpenJob>(server_peer(i)));
+    CHECK(open.model_ranks == all);
+    CHECK(open.tensors[1].holders == std::vector<std::uint32_t>{1});
   }
   cluster.all_ready();
   for (std::uint32_t w = 0; w < 2; ++w) {
-    const auto welcome = cluster.only<JobWelcome>(worker_peer(w));
-    REQUIRE(welcome);
-    CHECK(welcome->model_ranks == all);
+    const auto welcome = required(cluster.only<JobWelcome>(worker_peer(w)));
+    CHECK(welcome.model_ranks == all);
   }
 }
 
@@ -62,8 +61,7 @@ TEST_CASE("where all hold the whole model nothing is said of parts") {
   JoinOptions whole = part({0, 0});
   whole.tensors = {{"w", {100'000}}};
   join_both(cluster, whole, whole);
-  REQUIRE(cluster.only<OpenJob>(server_peer(0)));
-  CHECK(cluster.only<OpenJob>(server_peer(0))->model_ranks.empty());
+  CHECK(required(cluster.only<OpenJob>(server_peer(0))).model_ranks.empty());
 }
 
 TEST_CASE("parts that make no whole replicas are refused, and every node hears why") {
@@ -93,12 +91,9 @@ TEST_CASE("in an elastic job every node holds the whole model") {
 }
 
 TEST_CASE("a node that says model ranks for other ranks than it has is refused") {
-  Cluster cluster;
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2});
   cluster.join(0, part({0, 1, 0}));
-  const auto error = cluster.only<ControlError>(worker_peer(0));
-  REQUIRE(error);
-  CHECK(error->code == ErrorCode::kMalformed);
+  check_error(cluster, worker_peer(0), ErrorCode::kMalformed, {});
 }
 
 }  // namespace tributary::coordinator_parts_test

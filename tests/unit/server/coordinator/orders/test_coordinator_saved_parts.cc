@@ -1,6 +1,8 @@
 // Checkpoints of jobs whose ranks keep large parts, as the coordinator orders them.
 #include <doctest/doctest.h>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/large_states.h"
 
 namespace tributary::coordinator_saved_parts_test {
@@ -10,9 +12,7 @@ using namespace testing;
 namespace {
 
 std::uint64_t save(Cluster& cluster, bool committed = false) {
-  const auto id = cluster.core.save_checkpoint({"mnist", "/shared", "2030-01-02T03:04:05Z", committed}, cluster.now);
-  REQUIRE_MESSAGE(id, id.error().message);
-  return *id;
+  return required(cluster.core.save_checkpoint({"mnist", "/shared", "2030-01-02T03:04:05Z", committed}, cluster.now));
 }
 
 CheckpointStatus status(const Cluster& cluster, std::uint64_t id) {
@@ -26,12 +26,9 @@ void answer_writes(Cluster& cluster, std::uint64_t id) {
 }
 
 Manifest sealed(const Cluster& cluster) {
-  const auto seal = cluster.only<SealCheckpoint>(server_peer(0));
-  REQUIRE(seal);
-  CHECK(seal->job == cluster.open().job);
-  const Result<Manifest> manifest = manifest_from_json(seal->manifest);
-  REQUIRE_MESSAGE(manifest, manifest.error().message);
-  return *manifest;
+  const auto seal = required(cluster.only<SealCheckpoint>(server_peer(0)));
+  CHECK(seal.job == cluster.open().job);
+  return required(manifest_from_json(seal.manifest));
 }
 
 // A stopped job of two ranks, which keep these.
@@ -41,8 +38,7 @@ void stop_with(Cluster& cluster, const LargeState& large, const std::vector<std:
   give(cluster, 0, 40, large.state, 0);
   if (!other.empty()) give(cluster, 0, 40, other, 1);
   deliver(cluster, 0, large);
-  cluster.leave(0, LeaveKind::kStopped, 40);
-  cluster.all_done(40);
+  cluster.stop_at(0, 40);
 }
 
 }  // namespace
@@ -67,24 +63,23 @@ TEST_CASE("a save of a running job waits for large parts as long as they come, a
   cluster.pass(3000, 1, {}, 10);
   const std::uint64_t id = save(cluster);
   cluster.pass(1000, 1, {}, 20);
-  const auto at = cluster.only<SnapshotAt>(server_peer(0));
-  REQUIRE(at);
+  const auto at = required(cluster.only<SnapshotAt>(server_peer(0)));
   const LargeState large = large_state('a', 3 * kPartBytes);
   bool comes = true;
   SUBCASE("given before the servers have written") {
-    give(cluster, 0, at->round.value, large.state);
-    cluster.all_done(at->round.value);
+    give(cluster, 0, at.round.value, large.state);
+    cluster.all_done(at.round.value);
     CHECK(cluster.count<WriteCheckpoint>() == 0);
   }
   SUBCASE("given after that") {
-    cluster.all_done(at->round.value);
-    give(cluster, 0, at->round.value, large.state);
+    cluster.all_done(at.round.value);
+    give(cluster, 0, at.round.value, large.state);
     answer_writes(cluster, id);
   }
   SUBCASE("given, and lost") {
     comes = false;
-    give(cluster, 0, at->round.value, large.state);
-    cluster.all_done(at->round.value);
+    give(cluster, 0, at.round.value, large.state);
+    cluster.all_done(at.round.value);
     cluster.pass(PartFetch::kPatienceMs + 2000, 1, {}, 20);
   }
   CHECK(cluster.count<SealCheckpoint>() == 0);
@@ -95,8 +90,7 @@ TEST_CASE("a save of a running job waits for large parts as long as they come, a
 }
 
 TEST_CASE("what a save names stays in the store until it is over, whatever is committed meanwhile") {
-  Cluster cluster;
-  cluster.everybody(1);
+  FullCluster cluster({.workers = 1});
   JoinOptions options = with_snapshots(5, 0);
   cluster.run(1, options);
   const LargeState older = large_state('a'), newer = large_state('b');
@@ -115,8 +109,7 @@ TEST_CASE("what a save names stays in the store until it is over, whatever is co
   CHECK(sealed(cluster).rank_states.at({0, 0}) == older.state);
   CHECK(cluster.parts.parts.size() == 2);
   cluster.say(server_peer(0), CheckpointDone{id, true, {}, {}, 10, {}});
-  cluster.leave(0, LeaveKind::kStopped, 1000);
-  cluster.all_done(1000);
+  cluster.stop_at(0, 1000);
   CHECK_FALSE(cluster.parts.parts.contains({cluster.open().job, older.large}));
 }
 
@@ -143,7 +136,7 @@ TEST_CASE(
   CHECK(sealed(cluster).rank_states.size() == left);
   const std::string lacks = status(cluster, id).lacks;
   CHECK(lacks.starts_with("what " + std::to_string(2 - left) + " of 2 ranks keep"));
-  CHECK(lacks.find("Save a later round to have it") != std::string::npos);
+  CHECK(contains(lacks, "Save a later round to have it"));
 }
 
 TEST_CASE("a job that is restored gives its ranks what they kept, of any size") {
@@ -155,29 +148,27 @@ TEST_CASE("a job that is restored gives its ranks what they kept, of any size") 
 
   Cluster cluster(3, {}, 8);
   cluster.everybody(1);
-  const auto id = cluster.core.restore_checkpoint({manifest, "checksum", "/shared/x", "moved", false}, cluster.now);
-  REQUIRE_MESSAGE(id, id.error().message);
-  const auto load = cluster.only<LoadCheckpoint>(server_peer(0));
-  REQUIRE(load);
+  const auto id =
+      required(cluster.core.restore_checkpoint({manifest, "checksum", "/shared/x", "moved", false}, cluster.now));
+  const auto load = required(cluster.only<LoadCheckpoint>(server_peer(0)));
   // Server 0 does this.
-  REQUIRE(cluster.parts.begin(load->job, large.large));
+  REQUIRE(cluster.parts.begin(load.job, large.large));
   for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{kPartBytes}}) {
-    REQUIRE(cluster.parts.add(load->job, large.large, offset, large.piece(offset)));
+    REQUIRE(cluster.parts.add(load.job, large.large, offset, large.piece(offset)));
   }
-  REQUIRE(cluster.parts.finish(load->job, large.large));
-  for (std::uint16_t i = 0; i < 3; ++i) cluster.say(server_peer(i), CheckpointDone{*id, true, {}, {}, 10, {}});
-  CHECK(cluster.core.checkpoint(*id)->step == CheckpointStep::kDone);
+  REQUIRE(cluster.parts.finish(load.job, large.large));
+  for (std::uint16_t i = 0; i < 3; ++i) cluster.say(server_peer(i), CheckpointDone{id, true, {}, {}, 10, {}});
+  CHECK(cluster.core.checkpoint(id)->step == CheckpointStep::kDone);
   cluster.sent.clear();
 
   JoinOptions options = rewinding();
   options.job = "moved";
   cluster.join(0, options);
   cluster.all_ready();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-  REQUIRE(welcome);
-  REQUIRE(welcome->rank_states.size() == 1);
-  CHECK(welcome->rank_states[0] == large.state);
-  cluster.say(worker_peer(0), WantPart{load->job, large.large, kPartBytes});
+  const auto welcome = required(cluster.only<JobWelcome>(worker_peer(0)));
+  REQUIRE(welcome.rank_states.size() == 1);
+  CHECK(welcome.rank_states[0] == large.state);
+  cluster.say(worker_peer(0), WantPart{load.job, large.large, kPartBytes});
   CHECK(cluster.only<StatePart>(worker_peer(0))->data == large.piece(kPartBytes));
 }
 
@@ -192,9 +183,9 @@ TEST_CASE("a restore waits for server 0, which loads large parts, though it gets
   manifest.chunk_shards = {ShardIndex(0)};
   Cluster cluster(2, {}, 8);
   cluster.everybody(1);
-  const auto id = cluster.core.restore_checkpoint({manifest, "checksum", "/shared/x", "moved", false}, cluster.now);
-  REQUIRE_MESSAGE(id, id.error().message);
-  CHECK(cluster.core.checkpoint(*id)->awaited.contains(0));
+  const auto id =
+      required(cluster.core.restore_checkpoint({manifest, "checksum", "/shared/x", "moved", false}, cluster.now));
+  CHECK(cluster.core.checkpoint(id)->awaited.contains(0));
   CHECK(cluster.only<LoadCheckpoint>(server_peer(0)));
 }
 

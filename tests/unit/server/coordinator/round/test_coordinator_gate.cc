@@ -1,6 +1,7 @@
 // The round gate of a job, as the coordinator runs it.
 #include <doctest/doctest.h>
 
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_gate_test {
@@ -31,50 +32,40 @@ RoundFacts facts_of(const Cluster& cluster, std::uint16_t shard, std::uint64_t r
 }  // namespace
 
 TEST_CASE("all servers hear one decision, made of all shards' facts") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1, gated());
+  TrainingCluster cluster({.workers = 1}, gated());
   cluster.say(server_peer(0), facts_of(cluster, 0, 1, 0.25));
   CHECK(cluster.count<RoundDecision>() == 0);
   cluster.say(server_peer(1), facts_of(cluster, 1, 1, 0.25));
   CHECK(cluster.count<RoundDecision>() == 2);
-  const auto decision = cluster.only<RoundDecision>(server_peer(1));
-  REQUIRE(decision);
-  CHECK(decision->round == Round(1));
-  CHECK(decision->view == cluster.open().view);
-  CHECK(decision->decision.loss_scale == 4.0f);
-  CHECK(decision->decision.good_rounds == 1);
+  const auto decision = required(cluster.only<RoundDecision>(server_peer(1)));
+  CHECK(decision.round == Round(1));
+  CHECK(decision.view == cluster.open().view);
+  CHECK(decision.decision.loss_scale == 4.0f);
+  CHECK(decision.decision.good_rounds == 1);
   cluster.sent.clear();
   cluster.say(server_peer(0), facts_of(cluster, 0, 1, 0.25));  // the decision was lost on its way
   CHECK(cluster.count<RoundDecision>() == 1);
-  CHECK(cluster.only<RoundDecision>(server_peer(0))->decision == decision->decision);
+  CHECK(cluster.only<RoundDecision>(server_peer(0))->decision == decision.decision);
 }
 
 TEST_CASE("facts of a view that is over, or of a job without a gate, are not looked at") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1, gated());
+  TrainingCluster cluster({.workers = 1}, gated());
   RoundFacts old = facts_of(cluster, 0, 1, 1.0);
   old.view = ViewId(old.view.value + 1);
   cluster.say(server_peer(0), old);
   cluster.say(worker_peer(0), facts_of(cluster, 0, 1, 1.0));
   cluster.say(server_peer(1), facts_of(cluster, 1, 1, 1.0));
   CHECK(cluster.count<RoundDecision>() == 0);
-  Cluster plain;
-  plain.everybody(1);
-  plain.run(1);
+  TrainingCluster plain(1);
   for (std::uint16_t shard = 0; shard < 2; ++shard) plain.say(server_peer(shard), facts_of(plain, shard, 1, 1.0));
   CHECK(plain.count<RoundDecision>() == 0);
 }
 
 TEST_CASE("the next view knows nothing of the decisions before, but from those who kept them") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1, gated());
+  TrainingCluster cluster({.workers = 1}, gated());
   for (std::uint16_t shard = 0; shard < 2; ++shard) cluster.say(server_peer(shard), facts_of(cluster, shard, 1, 1.0));
   REQUIRE(cluster.count<RoundDecision>() == 2);
-  cluster.keep(0, 0, 1);
-  cluster.keep(1, 0, 0);
+  cluster.keep({0, 1}, {0, 0});
   cluster.leave(0, LeaveKind::kFailed, 0);
   cluster.run(1, gated());
   // Server 1 has not heard of the decision, and goes on with other facts: server 0 has applied it.

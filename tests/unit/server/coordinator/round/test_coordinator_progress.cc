@@ -1,6 +1,8 @@
 // A job that anybody in the cluster has progress of never opens fresh, unless that was asked for by name.
 #include <doctest/doctest.h>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_progress_test {
@@ -71,7 +73,7 @@ TEST_CASE("what nobody will name is named in the log when its server comes") {
   Cluster cluster(2);
   cluster.server(1, {StoredJob{JobId(4711), "forgotten", 0, stopped_at(30).stored[0].snapshots}});
   CHECK(std::ranges::any_of(cluster.logged, [](const std::string& line) {
-    return line.find("job remove forgotten") != std::string::npos && line.find("round 30") != std::string::npos;
+    return contains(line, "job remove forgotten") && contains(line, "round 30");
   }));
 }
 
@@ -93,7 +95,7 @@ TEST_CASE("a job is removed with its record and with what servers have of it, un
     CHECK(cluster.remove_job("mnist"));
     CHECK(cluster.count<DropCheckpoint>() == 0);
     REQUIRE(cluster.errors.size() == 1);
-    CHECK(cluster.errors[0].find("the disk is full; what there is of it stays") != std::string::npos);
+    CHECK(contains(cluster.errors[0], "the disk is full; what there is of it stays"));
     cluster.save_fails = false;
     cluster.join(0, {});
     CHECK(cluster.open().resume_round == Round(20));
@@ -105,8 +107,7 @@ TEST_CASE("a job is removed with its record and with what servers have of it, un
     cluster.sent.clear();
     cluster.join(0, {});
     check_error(cluster, worker_peer(0), ErrorCode::kUnavailable, {"is being removed"});
-    cluster.disk_stands = false;
-    cluster.write();
+    cluster.disk_goes_on();
     CHECK(cluster.count<DropCheckpoint>() == 2);
   }
   SUBCASE("stopped") {
@@ -150,8 +151,7 @@ TEST_CASE("a training that never got to a snapshot is known until no server has 
   again.join(0, changed);
   REQUIRE(again.last_open);
   CHECK(again.open().job != id);
-  REQUIRE(again.only<DropCheckpoint>(server_peer(1)));
-  CHECK(again.only<DropCheckpoint>(server_peer(1))->job == id);
+  CHECK(required(again.only<DropCheckpoint>(server_peer(1))).job == id);
   CHECK(again.registry.contains(id.value));
   SUBCASE("the server could not drop it: the job opens again") {
     Cluster third(2, again.records(), 9);

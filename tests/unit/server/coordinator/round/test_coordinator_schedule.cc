@@ -1,6 +1,7 @@
 // One slot for snapshots, and its several users: the schedule, nodes that keep pushes, saves, and nodes that join.
 #include <doctest/doctest.h>
 
+#include "tests/unit/required.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_schedule_test {
@@ -34,9 +35,7 @@ struct Training {
 }  // namespace
 
 TEST_CASE("snapshots by rounds that are rarer than what nodes keep do not keep a lost server from being recovered") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1, rare_by_rounds());
+  TrainingCluster cluster({.workers = 1}, rare_by_rounds());
   Training training{cluster};
   std::vector<std::uint64_t> committed;
   while (training.version < 1100) {
@@ -50,9 +49,7 @@ TEST_CASE("snapshots by rounds that are rarer than what nodes keep do not keep a
 }
 
 TEST_CASE("a snapshot that is committed before heartbeats say so is not made again") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1, with_snapshots(0, 10));
+  TrainingCluster cluster({.workers = 1}, with_snapshots(0, 10));
   std::uint64_t version = 0;
   while (cluster.count<SnapshotAt>() == 0) cluster.pass(1000, 1, {}, version += 1);
   const Round round = cluster.only<SnapshotAt>(server_peer(0))->round;
@@ -65,9 +62,7 @@ TEST_CASE("a snapshot that is committed before heartbeats say so is not made aga
 }
 
 TEST_CASE("a save does not wait for a snapshot by rounds that is far") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1, with_snapshots(0, 1000));
+  TrainingCluster cluster({.workers = 1}, with_snapshots(0, 1000));
   Training training{cluster};
   for (int i = 0; i < 5; ++i) training.second(1);
   CHECK(cluster.count<SnapshotAt>() == 0);  // nobody needs to know of round 1000 yet
@@ -77,9 +72,7 @@ TEST_CASE("a save does not wait for a snapshot by rounds that is far") {
 }
 
 TEST_CASE("a snapshot by rounds is named in time, also by shards that are fast") {
-  Cluster cluster(1);
-  cluster.everybody(1);
-  cluster.run(1, with_snapshots(0, 500));
+  TrainingCluster cluster({.workers = 1, .servers = 1}, with_snapshots(0, 500));
   std::uint64_t version = 0;
   for (int i = 0; i < 4; ++i) cluster.pass(1000, 1, {}, version += 90);
   CHECK(cluster.count<SnapshotAt>() == 0);
@@ -90,19 +83,15 @@ TEST_CASE("a snapshot by rounds is named in time, also by shards that are fast")
     cluster.beat_worker(0);
     cluster.tick(cluster.now);
   }
-  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
-  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == Round(500));
+  CHECK(required(cluster.only<SnapshotAt>(server_peer(0))).round == Round(500));
 }
 
 TEST_CASE("a snapshot that the job has become too slow for gives way to one that is near") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1, with_snapshots(5, 0));
+  TrainingCluster cluster({.workers = 1}, with_snapshots(5, 0));
   std::uint64_t version = 0;
   for (int i = 0; i < 5; ++i) cluster.pass(1000, 1, {}, version += 1000);
-  const auto far = cluster.only<SnapshotAt>(server_peer(0));
-  REQUIRE(far);
-  REQUIRE(far->round.value > version + 200);
+  const auto far = required(cluster.only<SnapshotAt>(server_peer(0)));
+  REQUIRE(far.round.value > version + 200);
   SUBCASE("it is named again, near") {
     for (int i = 0; i < 7; ++i) cluster.pass(1000, 1, {}, version += 1);
     const auto named = cluster.to<SnapshotAt>(server_peer(0));
@@ -110,12 +99,12 @@ TEST_CASE("a snapshot that the job has become too slow for gives way to one that
     CHECK(named[1].round.value > version - 3);
     CHECK(named[1].round.value < version + 10);
     // Reports about the first snapshot count no more.
-    cluster.done(0, far->round.value, false);
+    cluster.done(0, far.round.value, false);
     cluster.all_done(named[1].round.value);
     CHECK(cluster.job().record.committed == named[1].round);
   }
   SUBCASE("not if a shard is through with it") {
-    cluster.done(0, far->round.value);
+    cluster.done(0, far.round.value);
     for (int i = 0; i < 7; ++i) cluster.pass(1000, 1, {}, version += 1);
     CHECK(cluster.only<SnapshotAt>(server_peer(0)));
   }
@@ -123,8 +112,7 @@ TEST_CASE("a snapshot that the job has become too slow for gives way to one that
 
 TEST_CASE(
     "a node that joins a job that goes back to a snapshot for it does not wait for a snapshot by rounds that is far") {
-  Cluster cluster(1);
-  cluster.everybody(2);
+  FullCluster cluster({.workers = 2, .servers = 1});
   JoinOptions options = with_snapshots(0, 1000);
   options.config.push = EncodingId::kInt8;  // what nodes have not said yet is theirs
   options.config.membership.on_worker_loss = OnLoss::kContinue;

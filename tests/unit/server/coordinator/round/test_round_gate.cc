@@ -10,6 +10,8 @@
 #include "common/base/layout.h"
 #include "common/config/gate_rules.h"
 #include "server/coordinator/round/round_gate.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 
 namespace tributary::round_gate_test {
 namespace {
@@ -239,10 +241,9 @@ TEST_CASE("a server can neither decide rounds that are not open, nor keep the ot
     SUBCASE("by what it says was decided") {
       said.decided = GateDecision{GateVerdict::kSkipped, 0.25, 4.0, 1.0f, 0};
     }
-    const auto refused = gate.on_facts(said);
-    REQUIRE_FALSE(refused);
-    CHECK(refused.error().code == ErrorCode::kMalformed);
-    CHECK(refused.error().message.find("round 6 is the next to be decided") != std::string::npos);
+    const auto refused = failure_of(gate.on_facts(said));
+    CHECK(refused.code == ErrorCode::kMalformed);
+    CHECK(testing::contains(refused.message, "round 6 is the next to be decided"));
   }
   REQUIRE_FALSE(gate.on_facts(told(6, {chunk(0, 1.0)}))->decision);
   CHECK(gate.on_facts(told(6, {chunk(1, 1.0)}))->decision->round == Round(6));
@@ -252,9 +253,8 @@ TEST_CASE("a server can neither decide rounds that are not open, nor keep the ot
 
 TEST_CASE("facts of chunks that a job does not have are refused") {
   RoundGate gate(clipping(1.0), 2, Round(0));
-  const auto refused = gate.on_facts(told(1, {chunk(2, 1.0)}));
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == ErrorCode::kMalformed);
+  const auto refused = failure_of(gate.on_facts(told(1, {chunk(2, 1.0)})));
+  CHECK(refused.code == ErrorCode::kMalformed);
 }
 
 }  // namespace tributary::round_gate_test

@@ -2,14 +2,11 @@
 #include <doctest/doctest.h>
 
 #include "server/coordinator/round/stall_watch.h"
+#include "tests/unit/expect.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::testing::stalls_test {
 namespace {
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // Two nodes with two ranks each, two servers; round 10 was done at 100 s, as everybody says.
 struct Still {
@@ -73,36 +70,37 @@ TEST_CASE("the answer names who is not heard, before anything else") {
   still.silent = 1;
   still.facts.peers[1].heard_ms = 98'000;
   still.facts.ranks[2].said = Round(10);
-  CHECK(has(still.why(6000), "node 1 (worker b) (8 s) has not been heard"));
+  CHECK(contains(still.why(6000), "node 1 (worker b) (8 s) has not been heard"));
   still.silent = 3;
   still.facts.peers[3].heard_ms = 98'000;
-  CHECK(has(still.why(6000), "server 1 (8 s) has not been heard"));
+  CHECK(contains(still.why(6000), "server 1 (8 s) has not been heard"));
 }
 
 TEST_CASE("the answer names ranks that have not given their gradients, if others have") {
   Still still;
   still.facts.ranks[3].said = Round(10);
-  CHECK(has(still.why(6000), "rank 3 (node 1) has not given all gradients of round 11, the other 3 have"));
+  CHECK(contains(still.why(6000), "rank 3 (node 1) has not given all gradients of round 11, the other 3 have"));
   still.facts.ranks[0].said = Round(9);
-  CHECK(has(still.why(6000), "rank 0 (node 0), rank 3 (node 1) have not given all gradients of round 11, the other 2"));
+  CHECK(contains(still.why(6000),
+                 "rank 0 (node 0), rank 3 (node 1) have not given all gradients of round 11, the other 2"));
   for (auto& rank : still.facts.ranks) rank.said = Round(10);
-  CHECK(has(still.why(6000), "no rank has given all gradients of round 11"));
+  CHECK(contains(still.why(6000), "no rank has given all gradients of round 11"));
 }
 
 TEST_CASE("the answer names a snapshot that nodes wait for, a server that is behind, and else the links") {
   Still still;
-  CHECK(has(still.why(6000), "all ranks have given their gradients of round 11, which have not all arrived"));
+  CHECK(contains(still.why(6000), "all ranks have given their gradients of round 11, which have not all arrived"));
   still.facts.servers[0].version = Version(11);
-  CHECK(has(still.why(6000), "and server 1 has not done it"));
+  CHECK(contains(still.why(6000), "and server 1 has not done it"));
   still.facts.kept_most = 4;
   still.facts.durable = Round(6);
   still.facts.snapshot = Round(9);
   still.facts.snapshot_waits = {1};
   const std::string full = still.why(6000);
-  CHECK(has(full, "nodes keep no more pushes than 4 rounds"));
-  CHECK(has(full, "durable, round 6; server 1 has still to write the snapshot of round 9"));
+  CHECK(contains(full, "nodes keep no more pushes than 4 rounds"));
+  CHECK(contains(full, "durable, round 6; server 1 has still to write the snapshot of round 9"));
   still.facts.durable = Round(7);
-  CHECK(has(still.why(6000), "server 1 has not done it"));
+  CHECK(contains(still.why(6000), "server 1 has not done it"));
 }
 
 TEST_CASE("the coordinator tells a stall once, shows it while it lasts, and says when it is over") {
@@ -123,7 +121,7 @@ TEST_CASE("the coordinator tells a stall once, shows it while it lasts, and says
     cluster.say(server_peer(0), Heartbeat{server_incarnation(0), {progress}, {}});
   };
   const auto told = [&](const std::string& text) {
-    return std::ranges::count_if(cluster.logged, [&](const auto& line) { return has(line, text); });
+    return std::ranges::count_if(cluster.logged, [&](const auto& line) { return contains(line, text); });
   };
   const auto pass = [&](std::uint64_t first, std::uint64_t second, std::uint64_t version, int seconds) {
     for (int i = 0; i < 10 * seconds; ++i) {
@@ -136,8 +134,8 @@ TEST_CASE("the coordinator tells a stall once, shows it while it lasts, and says
   CHECK_FALSE(cluster.job().stall);
   pass(4, 3, 3, 9);
   REQUIRE(cluster.job().stall);
-  CHECK_MESSAGE(has(cluster.job().stall->why,
-                    "rank 2 (node 1), rank 3 (node 1) have not given all gradients of round 4, the other 2 have"),
+  CHECK_MESSAGE(contains(cluster.job().stall->why,
+                         "rank 2 (node 1), rank 3 (node 1) have not given all gradients of round 4, the other 2 have"),
                 cluster.job().stall->why);
   CHECK(told("has had no round for 5 s: rank 2 (node 1), rank 3 (node 1)") == 1);
   CHECK(told("has had no round") == 1);

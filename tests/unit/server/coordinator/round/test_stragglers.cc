@@ -7,6 +7,8 @@
 #include <string>
 
 #include "server/coordinator/round/straggler_watch.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "worker/node/pace_meter.h"
 
 namespace tributary::stragglers_test {
@@ -105,7 +107,7 @@ TEST_CASE("a node that takes longer than the others for some time is named with 
     CHECK(news->lag->phase == slow.phase);
     CHECK(news->lag->factor == doctest::Approx((slow.compute + slow.reduction + slow.network) / 56.0));
     const std::string text = in_words(*news->lag);
-    CHECK(text.find(to_text(slow.phase)) != std::string::npos);
+    CHECK(testing::contains(text, to_text(slow.phase)));
     REQUIRE(nodes.watch.nodes().size() == 4);
     for (const StragglerWatch::Node& node : nodes.watch.nodes()) CHECK(node.lag.has_value() == (node.node == 2));
   }
@@ -129,9 +131,8 @@ TEST_CASE("who has caught up is told once, and a slow window now and then is no 
   CHECK_FALSE(window(62));  // 1.21 times: neither
   CHECK_FALSE(window(50));
   CHECK_FALSE(window(50));
-  const auto news = window(50);
-  REQUIRE(news);
-  CHECK_FALSE(news->lag);
+  const auto news = required(window(50));
+  CHECK_FALSE(news.lag);
   CHECK_FALSE(window(50));
 }
 

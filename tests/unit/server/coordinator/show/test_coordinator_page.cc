@@ -7,6 +7,7 @@
 #include "server/coordinator/show/coordinator_page.h"
 #include "server/coordinator/show/coordinator_status.h"
 #include "server/coordinator/show/html.h"
+#include "tests/unit/expect.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::testing::coordinator_page_test {
@@ -36,10 +37,6 @@ std::string facts_of(const Json& coordinator) {
   REQUIRE(begin != std::string::npos);
   REQUIRE(end != std::string::npos);
   return page.substr(begin, end - begin);
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::size_t count(const std::string& text, const std::string& part) {
@@ -77,42 +74,42 @@ TEST_CASE("a running job's facts are told: rounds, figures, where time goes, who
   Cluster cluster(2);
   train(cluster);
   const std::string facts = facts_of(said_by(cluster));
-  CHECK(has(facts, "job &#39;mnist&#39;: rounds get done"));
-  CHECK(has(facts, "<td data-column=\"Nodes\">2 of 2</td>"));
-  CHECK(has(facts, "<td data-column=\"Round\">7 to 10</td>"));
-  CHECK(has(facts, "data-rate=\"round mnist\" data-value=\"7\" data-unit=\"1\""));
-  CHECK(has(facts, "<td data-column=\"Figure\">loss</td><td data-column=\"Mean\">0.25</td>"));
-  CHECK(has(facts, "data-course=\"mnist loss\" data-value=\"0.25\""));
-  CHECK(has(facts,
-            "<th scope=\"row\">node 1 (worker host1)</th><td data-column=\"Job\">mnist</td>"
-            "<td data-column=\"Gradients of round\">9</td><td data-column=\"Rounds behind\">1</td>"));
-  CHECK(has(facts, "<span class=\"compute\">30.0 ms</span>"));
-  CHECK(has(facts, "<rect class=\"reduction\" x=\"80.0\" y=\"0\" width=\"26.7\" height=\"14\"/>"));
-  CHECK(has(facts,
-            "<th scope=\"row\">server 1</th><td data-column=\"Job\">mnist</td><td data-column=\"Round\">7</td>"
-            "<td data-column=\"Rounds behind\">2</td>"));
-  CHECK(has(facts, "<td data-column=\"Payload in\">3.000 MB</td>"));
-  CHECK(has(facts, "data-rate=\"out worker host1\" data-value=\"4500000\" data-unit=\"1e6\""));
+  CHECK(contains(facts, "job &#39;mnist&#39;: rounds get done"));
+  CHECK(contains(facts, "<td data-column=\"Nodes\">2 of 2</td>"));
+  CHECK(contains(facts, "<td data-column=\"Round\">7 to 10</td>"));
+  CHECK(contains(facts, "data-rate=\"round mnist\" data-value=\"7\" data-unit=\"1\""));
+  CHECK(contains(facts, "<td data-column=\"Figure\">loss</td><td data-column=\"Mean\">0.25</td>"));
+  CHECK(contains(facts, "data-course=\"mnist loss\" data-value=\"0.25\""));
+  CHECK(contains(facts,
+                 "<th scope=\"row\">node 1 (worker host1)</th><td data-column=\"Job\">mnist</td>"
+                 "<td data-column=\"Gradients of round\">9</td><td data-column=\"Rounds behind\">1</td>"));
+  CHECK(contains(facts, "<span class=\"compute\">30.0 ms</span>"));
+  CHECK(contains(facts, "<rect class=\"reduction\" x=\"80.0\" y=\"0\" width=\"26.7\" height=\"14\"/>"));
+  CHECK(contains(facts,
+                 "<th scope=\"row\">server 1</th><td data-column=\"Job\">mnist</td><td data-column=\"Round\">7</td>"
+                 "<td data-column=\"Rounds behind\">2</td>"));
+  CHECK(contains(facts, "<td data-column=\"Payload in\">3.000 MB</td>"));
+  CHECK(contains(facts, "data-rate=\"out worker host1\" data-value=\"4500000\" data-unit=\"1e6\""));
 }
 
 TEST_CASE("the answer to why no round gets done is a stall's, or who is waited for, or that nobody trains") {
   Cluster cluster(2);
-  CHECK(has(facts_of(said_by(cluster)), "no job is known"));
+  CHECK(contains(facts_of(said_by(cluster)), "no job is known"));
   cluster.everybody(2);
   cluster.join(0, {.nodes = 2});
-  CHECK(has(facts_of(said_by(cluster)), "class=\"why waits\">job &#39;mnist&#39;: waits for node 1</p>"));
+  CHECK(contains(facts_of(said_by(cluster)), "class=\"why waits\">job &#39;mnist&#39;: waits for node 1</p>"));
   Cluster other(2);
   train(other);
   Json said = said_by(other);
   said["jobs"][0]["stalled_ms"] = 6100;
   said["jobs"][0]["why_no_round"] = "server 1 (6 s) has not been heard";
   said["jobs"][0]["not_saved"] = "server 0: No space left on device";
-  CHECK(
-      has(facts_of(said), "class=\"why stalls\">job &#39;mnist&#39;: no round for 6.1 s: server 1 (6 s) has not been"));
-  CHECK(has(facts_of(said), "class=\"why stalls\">job &#39;mnist&#39;: not saved: server 0: No space left"));
+  CHECK(contains(facts_of(said),
+                 "class=\"why stalls\">job &#39;mnist&#39;: no round for 6.1 s: server 1 (6 s) has not been"));
+  CHECK(contains(facts_of(said), "class=\"why stalls\">job &#39;mnist&#39;: not saved: server 0: No space left"));
   other.leave(0, LeaveKind::kStopped, 7, "rank 1 was told to stop (SIGTERM)");
   other.all_done(7);
-  CHECK(has(facts_of(said_by(other)), "does not run (idle); rank 1 was told to stop (SIGTERM)"));
+  CHECK(contains(facts_of(said_by(other)), "does not run (idle); rank 1 was told to stop (SIGTERM)"));
 }
 
 TEST_CASE("what comes from trainers, names and logs is text, in cells and in attributes") {
@@ -127,21 +124,21 @@ TEST_CASE("what comes from trainers, names and logs is text, in cells and in att
     hostile["jobs"][0]["stalled_ms"] = 1;
     hostile["jobs"][0][key] = kHostile;
     const std::string facts = facts_of(hostile);
-    CHECK_FALSE(has(facts, "<script"));
-    CHECK(has(facts, kHarmless));
+    CHECK_FALSE(contains(facts, "<script"));
+    CHECK(contains(facts, kHarmless));
   }
   said["peers"][0]["name"] = kHostile;
   said["jobs"][0]["members"][0]["worker"] = kHostile;
   const std::string facts = facts_of(said);
-  CHECK_FALSE(has(facts, "<script"));
-  CHECK(has(facts, "<td data-column=\"Figure\">" + kHarmless + "</td>"));
-  CHECK(has(facts, "data-course=\"mnist " + kHarmless + "\""));
-  CHECK(has(facts, "data-rate=\"in server " + kHarmless + "\""));
-  CHECK(has(facts, "node 0 (worker " + kHarmless + ")"));
-  CHECK(has(facts,
-            "<th scope=\"row\">12:34:56</th><td data-column=\"Level\"><span class=\"error\">error</span></td>"
-            "<td data-column=\"What\">lost worker " +
-                kHarmless + "</td>"));
+  CHECK_FALSE(contains(facts, "<script"));
+  CHECK(contains(facts, "<td data-column=\"Figure\">" + kHarmless + "</td>"));
+  CHECK(contains(facts, "data-course=\"mnist " + kHarmless + "\""));
+  CHECK(contains(facts, "data-rate=\"in server " + kHarmless + "\""));
+  CHECK(contains(facts, "node 0 (worker " + kHarmless + ")"));
+  CHECK(contains(facts,
+                 "<th scope=\"row\">12:34:56</th><td data-column=\"Level\"><span class=\"error\">error</span></td>"
+                 "<td data-column=\"What\">lost worker " +
+                     kHarmless + "</td>"));
 }
 
 TEST_CASE("a mean that is not finite is said to be so, and is no point of a course") {
@@ -149,8 +146,8 @@ TEST_CASE("a mean that is not finite is said to be so, and is no point of a cour
   train(cluster);
   Json said = said_by(cluster);
   said["jobs"][0]["figures"]["means"]["loss"] = nullptr;
-  CHECK(has(facts_of(said), "<td data-column=\"Mean\">not finite</td>"));
-  CHECK(has(facts_of(said), "data-course=\"mnist loss\" data-value=\"\""));
+  CHECK(contains(facts_of(said), "<td data-column=\"Mean\">not finite</td>"));
+  CHECK(contains(facts_of(said), "data-course=\"mnist loss\" data-value=\"\""));
 }
 
 TEST_CASE("styles and the script have the nonce, and facts cannot ask for one") {
@@ -161,8 +158,8 @@ TEST_CASE("styles and the script have the nonce, and facts cannot ask for one") 
   CHECK(count(page, "abc123") == 2);
   CHECK(count(page, "<script") == 1);
   CHECK(count(page, "<style") == 1);
-  CHECK(has(page, "{{nonce}} {{main}}</td>"));
-  CHECK_FALSE(has(page, " style="));
+  CHECK(contains(page, "{{nonce}} {{main}}</td>"));
+  CHECK_FALSE(contains(page, " style="));
 }
 
 TEST_CASE("parts of a bar that has no length make none") {
