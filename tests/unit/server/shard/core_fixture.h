@@ -163,8 +163,11 @@ inline PeerId peer_of(std::uint32_t node) {
 // One shard, one lane, one job: members in the order in which buffers must outlive each other.
 class Shard {
  public:
-  explicit Shard(const ShardSetup& setup = {})
-      : layout(layout_of(setup.elements)), pool(kChunk * sizeof(float), blocks(setup)), core(job(setup), pool, out) {}
+  // initial: the value of all parameters; none: they are not there yet.
+  explicit Shard(const ShardSetup& setup = {}, std::optional<float> initial = {})
+      : layout(layout_of(setup.elements)), pool(kChunk * sizeof(float), blocks(setup)), core(job(setup), pool, out) {
+    if (initial) init(*initial);
+  }
 
   ShardJob job(const ShardSetup& setup) const {
     JobConfig config;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "tests/unit/required.h"
 #include "tests/unit/server/shard/core_fixture.h"
 #include "tests/unit/stepping_optimizers.h"
 
@@ -45,8 +46,7 @@ ChunkState restored(std::uint32_t nodes, Clocks clocks) {
 }  // namespace
 
 TEST_CASE("with clocks a push is applied as it arrives, with the average of its own samples") {
-  Shard shard(setup_of(2, 1));
-  shard.init(10.0f);
+  Shard shard(setup_of(2, 1), 10.0f);
   shard.push(1, 1, 6.0f, 0, 3);
   CHECK(shard.version() == 1);
   CHECK(all_equal(shard.params(), 8.0f));
@@ -62,8 +62,7 @@ TEST_CASE("with clocks a push is applied as it arrives, with the average of its 
 }
 
 TEST_CASE("an answer waits while its node would be more than s clocks ahead, and then has what came meanwhile") {
-  Shard shard(setup_of(2, 1));
-  shard.init(10.0f);
+  Shard shard(setup_of(2, 1), 10.0f);
   shard.push(0, 1, 1.0f);
   shard.push(0, 2, 1.0f);
   CHECK(answered(shard, 0) == Clocks{1});  // clock 2, and the slowest is at 0
@@ -83,16 +82,14 @@ TEST_CASE("an answer waits while its node would be more than s clocks ahead, and
 }
 
 TEST_CASE("staleness 0 goes clock by clock, and async waits for nobody") {
-  Shard together(setup_of(3, 0));
-  together.init(0.0f);
+  Shard together(setup_of(3, 0), 0.0f);
   together.push(2, 1, 1.0f);
   together.push(0, 1, 1.0f);
   CHECK(together.out.answers.empty());
   together.push(1, 1, 1.0f);
   CHECK(together.out.answers.size() == 3);
   CHECK(together.version() == 3);
-  Shard apart(setup_of(2, ShardJob::kUnbounded));
-  apart.init(0.0f);
+  Shard apart(setup_of(2, ShardJob::kUnbounded), 0.0f);
   for (std::uint64_t clock = 1; clock <= 20; ++clock) {
     apart.out.clear();
     apart.push(1, clock, 1.0f);
@@ -104,8 +101,7 @@ TEST_CASE("staleness 0 goes clock by clock, and async waits for nobody") {
 TEST_CASE("the bound is kept chunk by chunk") {
   ShardSetup setup = setup_of(2, 0);
   setup.elements = 2 * kChunk;
-  Shard shard(setup);
-  shard.init(0.0f);
+  Shard shard(setup, 0.0f);
   shard.push(0, 1, 1.0f, 0);
   shard.push(0, 1, 1.0f, 1);
   shard.push(1, 1, 1.0f, 1);
@@ -118,8 +114,7 @@ TEST_CASE("the bound is kept chunk by chunk") {
 }
 
 TEST_CASE("a last push is answered when all nodes are there, whatever the bound") {
-  Shard shard(setup_of(2, ShardJob::kUnbounded));
-  shard.init(10.0f);
+  Shard shard(setup_of(2, ShardJob::kUnbounded), 10.0f);
   const auto push_last = [&](std::uint32_t node) {
     shard.core.on_push(peer_of(node), Push{Shard::key(node), Round(1), 1, EncodingId::kFp32, {}, true},
                        payload_of(frame_of(kChunk, 1.0f)));
@@ -132,8 +127,7 @@ TEST_CASE("a last push is answered when all nodes are there, whatever the bound"
 }
 
 TEST_CASE("a second copy of a push changes nothing, and gets the answer that the first one got") {
-  Shard shard(setup_of(2, 1));
-  shard.init(10.0f);
+  Shard shard(setup_of(2, 1), 10.0f);
   shard.push(0, 1, 1.0f);
   shard.push(1, 1, 1.0f);
   shard.push(0, 1, 50.0f);
@@ -152,8 +146,7 @@ TEST_CASE("a second copy of a push changes nothing, and gets the answer that the
 }
 
 TEST_CASE("a second copy of a push whose answer waits gets an ack, and so does a question") {
-  Shard shard(setup_of(2, 0));
-  shard.init(10.0f);
+  Shard shard(setup_of(2, 0), 10.0f);
   shard.push(0, 1, 1.0f);
   shard.out.clear();
   shard.push(0, 1, 50.0f);
@@ -167,8 +160,7 @@ TEST_CASE("a second copy of a push whose answer waits gets an ack, and so does a
 }
 
 TEST_CASE("a question about a push that never came is answered with resend, one about an old push not at all") {
-  Shard shard(setup_of(2, 3));
-  shard.init(10.0f);
+  Shard shard(setup_of(2, 3), 10.0f);
   shard.core.on_query(peer_of(0), Query{Shard::key(0), Round(1)});
   CHECK(shard.out.resends.size() == 1);
   shard.push(0, 1, 1.0f);
@@ -216,8 +208,7 @@ TEST_CASE("what a node was answered stays as it is until its next push, and cost
   SUBCASE("bf16") {
     setup.pull = EncodingId::kBf16;
   }
-  Shard shard(setup);
-  shard.init(10.0f);
+  Shard shard(setup, 10.0f);
   shard.push(0, 1, 1.0f);
   const std::byte* read_by_node_0 = shard.out.answers[0].payload.data();
   const std::vector<std::byte> before(read_by_node_0, read_by_node_0 + shard.out.answers[0].payload.size());
@@ -237,8 +228,7 @@ TEST_CASE("what a node was answered stays as it is until its next push, and cost
 }
 
 TEST_CASE("one node alone steps in place") {
-  Shard shard(setup_of(1, 0));
-  shard.init(10.0f);
+  Shard shard(setup_of(1, 0), 10.0f);
   for (std::uint64_t clock = 1; clock <= 3; ++clock) {
     shard.push(0, clock, 1.0f);
     shard.out.clear();
@@ -276,8 +266,7 @@ TEST_CASE("a push without samples moves its author's clock and nothing else") {
   ShardSetup setup = setup_of(2, 0);
   setup.optimizer = "adamw";
   setup.options = {{"weight_decay", 0.5}};
-  Shard shard(setup);
-  shard.init(4.0f);
+  Shard shard(setup, 4.0f);
   shard.push(0, 1, 0.0f, 0, 0);
   shard.push(1, 1, 0.0f, 0, 0);
   CHECK(all_equal(shard.params(), 4.0f));
@@ -289,8 +278,7 @@ TEST_CASE("with clocks a chunk is captured when its slowest node reaches the rou
   ShardSetup setup = setup_of(2, 3);
   setup.elements = 2 * kChunk;
   setup.optimizer = "adam";
-  Shard shard(setup);
-  shard.init(1.0f);
+  Shard shard(setup, 1.0f);
   REQUIRE(shard.core.snapshot_at(Round(2)));
   for (std::uint64_t clock = 1; clock <= 4; ++clock) shard.push(0, clock, 1.0f);
   shard.push(1, 1, 1.0f);
@@ -342,16 +330,14 @@ TEST_CASE("a chunk of other nodes starts every clock at the view's round, and on
   for (std::uint32_t node = 0; node < 3; ++node) shard.push(node, 6, 1.0f);
   CHECK(all_equal(shard.params(), 7.0f));
   Shard damaged(setup);
-  const Status status = damaged.core.restore(ChunkIndex(0), restored(3, Clocks{7, 5, 4}));
-  REQUIRE_FALSE(status);
-  CHECK(status.error().code == ErrorCode::kStore);
+  const auto status = failure_of(damaged.core.restore(ChunkIndex(0), restored(3, Clocks{7, 5, 4})));
+  CHECK(status.code == ErrorCode::kStore);
 }
 
 TEST_CASE("a stop keeps every chunk as it is, with clocks that need not be the same") {
   ShardSetup setup = setup_of(2, 3);
   setup.elements = 2 * kChunk;
-  Shard shard(setup);
-  shard.init(1.0f);
+  Shard shard(setup, 1.0f);
   for (std::uint64_t clock = 1; clock <= 3; ++clock) {
     shard.push(0, clock, 1.0f, 0);
     shard.push(1, clock, 1.0f, 1);
@@ -359,8 +345,7 @@ TEST_CASE("a stop keeps every chunk as it is, with clocks that need not be the s
   shard.push(0, 1, 1.0f, 1);
   CHECK_FALSE(shard.core.stop(true, Round(1)));  // node 1 has not pushed chunk 0
   CHECK(shard.out.snapshots.empty());
-  Shard other(setup);
-  other.init(1.0f);
+  Shard other(setup, 1.0f);
   for (std::uint32_t chunk = 0; chunk < 2; ++chunk) {
     other.push(0, 1, 1.0f, chunk);
     other.push(0, 2, 1.0f, chunk);
@@ -377,8 +362,7 @@ TEST_CASE("a stop keeps every chunk as it is, with clocks that need not be the s
 TEST_CASE("a push that found no buffer is applied when it comes again") {
   ShardSetup setup = setup_of(2, ShardJob::kUnbounded);
   setup.pool_blocks = 2;
-  Shard shard(setup);
-  shard.init(100.0f);
+  Shard shard(setup, 100.0f);
   pull(shard, 0);
   pull(shard, 1);
   std::vector<ShardRecorder::Sent> slow = std::exchange(shard.out.answers, {});
@@ -400,8 +384,7 @@ TEST_CASE("a push that found no buffer is applied when it comes again") {
 TEST_CASE("a push that finds no buffer is as good as lost") {
   ShardSetup setup = setup_of(2, ShardJob::kUnbounded);
   setup.pool_blocks = 2;
-  Shard shard(setup);
-  shard.init(10.0f);
+  Shard shard(setup, 10.0f);
   shard.push(0, 1, 1.0f);
   shard.push(1, 1, 1.0f);  // into a second buffer: node 0 has the first
   shard.out.clear();

@@ -42,8 +42,7 @@ bool holds(const NodeResidual& held, std::uint32_t node, float left) {
 const ShardSetup kInt8Pair{.nodes = 2, .push = EncodingId::kInt8};
 
 TEST_CASE("answers name the next snapshot, its pushes bring their residuals, and the snapshot has them by node") {
-  Shard shard(kInt8Pair);
-  shard.init(1.0f);
+  Shard shard(kInt8Pair, 1.0f);
   CHECK_FALSE(shard.core.snapshot_at(Round(1)));  // the nodes have their first parameters and may push at any moment
   REQUIRE(shard.core.snapshot_at(Round(2)));
   shard.push(0, 1, 0.5f);
@@ -62,8 +61,7 @@ TEST_CASE("answers name the next snapshot, its pushes bring their residuals, and
 }
 
 TEST_CASE("a push of a snapshot's round without its residual is refused, and the right one is taken afterwards") {
-  Shard shard({.push = EncodingId::kOneBit});
-  shard.init(1.0f);
+  Shard shard({.push = EncodingId::kOneBit}, 1.0f);
   REQUIRE(shard.core.snapshot_at(Round(2)));
   shard.push(0, 1, 0.5f);
   shard.push(0, 2, 0.5f);
@@ -77,8 +75,7 @@ TEST_CASE("a push of a snapshot's round without its residual is refused, and the
 }
 
 TEST_CASE("residuals of another length, of encodings without any, or of another round are refused") {
-  Shard int8(kInt8Pair);
-  int8.init(1.0f);
+  Shard int8(kInt8Pair, 1.0f);
   Push push{Shard::key(0), Round(1), 1, EncodingId::kInt8, ResidualUse::kBehind};
   int8.core.on_push(peer_of(0), push, payload_of(frame_of(kChunk, 1.0f, EncodingId::kInt8)));
   REQUIRE(int8.out.errors.size() == 1);
@@ -98,8 +95,7 @@ TEST_CASE("residuals of another length, of encodings without any, or of another 
 }
 
 TEST_CASE("a top-k frame that contradicts itself is refused and nobody else notices") {
-  Shard shard({.nodes = 2, .push = *parse_encoding("topk:0.01")});
-  shard.init(1.0f);
+  Shard shard({.nodes = 2, .push = *parse_encoding("topk:0.01")}, 1.0f);
   auto frame = frame_of(kChunk, 1.0f, shard.core.job().plan().config.push);
   frame[0] ^= std::byte{1};
   shard.core.on_push(peer_of(0), Push{Shard::key(0), Round(1), 1, EncodingId::kTopK}, payload_of(frame));
@@ -112,8 +108,7 @@ TEST_CASE("a top-k frame that contradicts itself is refused and nobody else noti
 }
 
 TEST_CASE("a stop waits until every node has sent the residuals of all its chunks") {
-  Shard shard({.elements = 2 * kChunk, .nodes = 2, .push = EncodingId::kInt8});
-  shard.init(1.0f);
+  Shard shard({.elements = 2 * kChunk, .nodes = 2, .push = EncodingId::kInt8}, 1.0f);
   for (std::uint32_t chunk = 0; chunk < 2; ++chunk) {
     shard.push(0, 1, 0.5f, chunk);
     shard.push(1, 1, 0.5f, chunk);
@@ -178,8 +173,7 @@ TEST_CASE("a job that is resumed and stopped at once keeps the residuals it was 
 }
 
 TEST_CASE("with a delta encoding pulls are answered with the estimate and rounds with its change") {
-  Shard shard({.nodes = 1, .pull = EncodingId::kInt8Delta});
-  shard.init(1.0f);
+  Shard shard({.nodes = 1, .pull = EncodingId::kInt8Delta}, 1.0f);
   shard.core.on_pull(peer_of(0), Pull{Shard::key(0)});
   REQUIRE(shard.out.answers.size() == 1);
   CHECK(shard.out.answers[0].header.encoding == EncodingId::kFp32);
@@ -201,8 +195,7 @@ TEST_CASE("with a delta encoding pulls are answered with the estimate and rounds
 }
 
 TEST_CASE("a round without samples sends no change, even while the last change is still being sent") {
-  Shard shard({.nodes = 1, .pull = EncodingId::kInt8Delta});
-  shard.init(1.0f);
+  Shard shard({.nodes = 1, .pull = EncodingId::kInt8Delta}, 1.0f);
   shard.push(0, 1, 0.5f);
   const BufferRef change = shard.out.answers.back().payload;
   const std::vector<std::byte> copy(change.bytes().begin(), change.bytes().end());
@@ -232,8 +225,7 @@ TEST_CASE("a delta job that is restored goes on with the same bits as one that n
 }
 
 TEST_CASE("the estimate of a snapshot does not change under its reader") {
-  Shard shard({.optimizer = "adam", .pull = EncodingId::kInt8Delta});
-  shard.init(1.0f);
+  Shard shard({.optimizer = "adam", .pull = EncodingId::kInt8Delta}, 1.0f);
   REQUIRE(shard.core.snapshot_at(Round(1)));
   shard.push(0, 1, 0.5f);
   REQUIRE(shard.out.snapshots.size() == 1);

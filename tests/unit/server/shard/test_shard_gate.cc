@@ -5,6 +5,7 @@
 
 #include "common/config/gate_rules.h"
 #include "server/coordinator/round/round_gate.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/shard/core_fixture.h"
 
 namespace tributary::shard_gate_test {
@@ -27,8 +28,7 @@ RoundDecision decision_of(std::uint64_t round, double coefficient, GateVerdict v
 }  // namespace
 
 TEST_CASE("a round is not applied before there is a decision about it") {
-  Shard shard(gated());
-  shard.init(10.0f);
+  Shard shard(gated(), 10.0f);
   shard.push(0, 1, 1.0f);
   CHECK(shard.out.rounds.empty());
   shard.push(1, 1, 3.0f);
@@ -85,8 +85,7 @@ TEST_CASE("a round is not applied before there is a decision about it") {
 }
 
 TEST_CASE("facts go out when all chunks have theirs, and a decision steps them all") {
-  Shard shard(gated(1, 3 * kChunk));
-  shard.init(1.0f);
+  Shard shard(gated(1, 3 * kChunk), 1.0f);
   shard.push(0, 1, 1.0f, 2);
   shard.push(0, 1, 1.0f, 0);
   CHECK(shard.out.rounds.empty());
@@ -105,8 +104,7 @@ TEST_CASE("facts go out when all chunks have theirs, and a decision steps them a
 }
 
 TEST_CASE("a round without samples waits, too, and is void") {
-  Shard shard(gated());
-  shard.init(4.0f);
+  Shard shard(gated(), 4.0f);
   shard.push(0, 1, 5.0f, 0, 0);
   shard.push(1, 1, 5.0f, 0, 0);
   REQUIRE(shard.out.rounds.size() == 1);
@@ -146,8 +144,7 @@ TEST_CASE("a gate that takes nothing away leaves the bits that there are without
 TEST_CASE("if there is no buffer for a sum the frames are kept, and the next question tries again") {
   ShardSetup setup = gated(2);
   setup.pool_blocks = 2;
-  Shard shard(setup);
-  shard.init(1.0f);
+  Shard shard(setup, 1.0f);
   BufferRef taken = shard.pool.acquire(kChunk * sizeof(float));
   REQUIRE(taken);
   shard.push(0, 1, 1.0f);
@@ -165,8 +162,7 @@ TEST_CASE("if there is no buffer for a sum the frames are kept, and the next que
 TEST_CASE("chunks that a view left a round behind take the decision that the others had") {
   ShardSetup setup = gated(1, 2 * kChunk);
   setup.recovers = true;
-  Shard shard(setup);
-  shard.init(8.0f);
+  Shard shard(setup, 8.0f);
   for (std::uint32_t c = 0; c < 2; ++c) shard.push(0, 1, 2.0f, c);
   shard.core.decide(decision_of(1, 1.0));
   // Round 2 is decided, but only one chunk has it when the view ends.
@@ -179,10 +175,9 @@ TEST_CASE("chunks that a view left a round behind take the decision that the oth
   shard.core.stop(false, Round());
   const ShardJob next = in_view(shard.job(setup), ViewId(kView.value + 1));
   REQUIRE(shard.core.reopen(next));
-  const std::optional<RoundFacts> known = shard.core.decided();
-  REQUIRE(known);
-  CHECK(known->round == Round(2));
-  CHECK(known->decided == decision_of(2, 0.5).decision);
+  const auto known = required(shard.core.decided());
+  CHECK(known.round == Round(2));
+  CHECK(known.decided == decision_of(2, 0.5).decision);
   shard.out.clear();
   const auto key = [&](std::uint32_t chunk) { return ChunkKey{kJob, next.view->view, NodeRank(0), ChunkIndex(chunk)}; };
   shard.core.on_pull(peer_of(0), Pull{key(0), Version(1)});
@@ -202,8 +197,7 @@ TEST_CASE("chunks that a view left a round behind take the decision that the oth
 TEST_CASE("other nodes' pushes that are not finite are not applied, whatever was decided about their round") {
   ShardSetup setup = gated(1, 2 * kChunk);
   setup.recovers = true;
-  Shard shard(setup);
-  shard.init(8.0f);
+  Shard shard(setup, 8.0f);
   Push push{Shard::key(0, 0), Round(1), 1, {}};
   push.redo = true;
   push.gate = decision_of(1, 0.5).decision;
@@ -230,8 +224,7 @@ TEST_CASE("other nodes' pushes that are not finite are not applied, whatever was
 TEST_CASE("rounds that are pushed again bring what was decided about them") {
   ShardSetup setup = gated(2);
   setup.recovers = true;
-  Shard shard(setup);
-  shard.init(10.0f);
+  Shard shard(setup, 10.0f);
   const auto redo = [&](std::uint32_t node, std::uint64_t round, const GateDecision& decision) {
     Push push{Shard::key(node), Round(round), 1, {}};
     push.redo = true;

@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/shard/core_fixture.h"
 
 namespace tributary::shard_recovery_test {
@@ -28,8 +30,7 @@ ChunkKey key_in(const ShardJob& job, std::uint32_t node) {
 
 TEST_CASE("a shard goes on in the next view, with the parameters of both rounds that nodes may begin at") {
   const ShardSetup setup = recovering();
-  Shard shard(setup);
-  shard.init(10.0f);
+  Shard shard(setup, 10.0f);
   for (std::uint64_t round = 1; round <= 3; ++round) {
     for (std::uint32_t node = 0; node < 2; ++node) shard.push(node, round, 2.0f);
   }
@@ -64,8 +65,7 @@ TEST_CASE("a shard goes on in the next view, with the parameters of both rounds 
 
 TEST_CASE("a shard goes on with another number of nodes") {
   const ShardSetup two = recovering(2), three = recovering(3);
-  Shard shard(two);
-  shard.init(0.0f);
+  Shard shard(two, 0.0f);
   shard.core.stop(false, Round());
   const ShardJob job = next_view(shard, three);
   REQUIRE(shard.core.reopen(job));
@@ -79,8 +79,7 @@ TEST_CASE("a shard goes on with another number of nodes") {
 
 TEST_CASE("rounds that are pushed again are applied in order and acknowledged without parameters") {
   const ShardSetup setup = recovering();
-  Shard shard(setup);
-  shard.init(10.0f);
+  Shard shard(setup, 10.0f);
   const auto redo = [&](std::uint32_t node, std::uint64_t round) {
     Push push{Shard::key(node), Round(round), 1, {}};
     push.redo = true;
@@ -125,8 +124,7 @@ TEST_CASE("rounds that are pushed again are applied in order and acknowledged wi
 TEST_CASE("the step before the last one is in the answers' encoding") {
   ShardSetup setup = recovering(1);
   setup.pull = EncodingId::kBf16;
-  Shard shard(setup);
-  shard.init(10.0f);
+  Shard shard(setup, 10.0f);
   shard.push(0, 1, 2.0f);
   shard.out.clear();
   shard.core.on_pull(peer_of(0), Pull{Shard::key(0), Version(0)});
@@ -140,8 +138,7 @@ TEST_CASE(
     "where answers are changes, nodes that begin a round behind get what all held, and then that round's change") {
   ShardSetup setup = recovering(1);
   setup.pull = EncodingId::kInt8Delta;
-  Shard shard(setup);
-  shard.init(10.0f);
+  Shard shard(setup, 10.0f);
   shard.push(0, 1, 2.0f);
   shard.push(0, 2, 0.3f);
   const std::vector<std::byte> change(shard.out.answers.back().payload.bytes().begin(),
@@ -167,8 +164,7 @@ TEST_CASE("a node that has the parameters already, as it would decode them, gets
   for (const EncodingId pull : {EncodingId::kFp32, EncodingId::kBf16, EncodingId::kInt8Delta}) {
     ShardSetup setup = recovering(1);
     setup.pull = pull;
-    Shard shard(setup);
-    shard.init(10.0f);
+    Shard shard(setup, 10.0f);
     const auto encoding = make_encoding(pull);
     std::vector<float> held(kChunk, 10.0f);  // by the node
     for (std::uint64_t round = 1; round <= 2; ++round) {
@@ -202,8 +198,7 @@ TEST_CASE("a node that has the parameters already, as it would decode them, gets
 }
 
 TEST_CASE("a round without samples has the same parameters before and after") {
-  Shard shard(recovering(1));
-  shard.init(10.0f);
+  Shard shard(recovering(1), 10.0f);
   shard.push(0, 1, 2.0f);
   shard.push(0, 2, 0.0f, 0, 0);
   shard.push(0, 3, 1.0f);
@@ -217,8 +212,7 @@ TEST_CASE("a round without samples has the same parameters before and after") {
 TEST_CASE("steady training takes no buffers beyond its own, and a snapshot's are its own") {
   ShardSetup setup = recovering(1);
   setup.optimizer = "adam";
-  Shard shard(setup);
-  shard.init(1.0f);
+  Shard shard(setup, 1.0f);
   for (std::uint64_t round = 1; round <= 5; ++round) {
     shard.push(0, round, 1.0f);
     shard.out.clear();
@@ -245,19 +239,16 @@ TEST_CASE("what is another training, or was not kept to go on from, is refused i
     setup.recovers = other.recovers = false;
     word = "not kept";
   }
-  Shard shard(setup);
-  shard.init(0.0f);
+  Shard shard(setup, 0.0f);
   shard.core.stop(false, Round());
-  const Status status = shard.core.reopen(next_view(shard, other));
-  REQUIRE_FALSE(status);
-  CHECK(status.error().code == ErrorCode::kTopology);
-  CHECK(status.error().message.find(word) != std::string::npos);
+  const auto status = failure_of(shard.core.reopen(next_view(shard, other)));
+  CHECK(status.code == ErrorCode::kTopology);
+  CHECK(contains(status.message, word));
 }
 
 TEST_CASE("initial values are refused by a shard that resumes, and the restore that follows is not disturbed") {
   ShardSetup setup{.start = 7, .resumes = true};
-  Shard shard(setup);
-  shard.init(1.0f);  // between Lane::open and the restores: from a node that is not in this view's picture
+  Shard shard(setup, 1.0f);  // between Lane::open and the restores: from a node that is not in this view's picture
   REQUIRE(shard.out.errors.size() == 1);
   CHECK(shard.out.errors[0].first == peer_of(0));
   CHECK(contains(shard.out.errors[0].second.message, "resumes at round 7"));
@@ -267,11 +258,8 @@ TEST_CASE("initial values are refused by a shard that resumes, and the restore t
   CHECK(shard.version() == 7);
   CHECK(all_equal(shard.params(), 5.0f));
   // A store can say these.
-  const Status twice = restore(0), foreign = restore(99);
-  REQUIRE_FALSE(twice);
-  CHECK(contains(twice.error().message, "has its values already"));
-  REQUIRE_FALSE(foreign);
-  CHECK(contains(foreign.error().message, "does not belong there"));
+  CHECK(contains(failure_of(restore(0)).message, "has its values already"));
+  CHECK(contains(failure_of(restore(99)).message, "does not belong there"));
 }
 
 }  // namespace tributary::shard_recovery_test

@@ -16,8 +16,7 @@ namespace tributary::shard_rounds_test {
 using namespace testing;
 
 TEST_CASE("the last of the nodes' pushes steps the chunk and answers everybody who contributed") {
-  Shard shard({.nodes = 2});
-  shard.init(10.0f);
+  Shard shard({.nodes = 2}, 10.0f);
   shard.push(1, 1, 3.0f);
   CHECK(shard.out.answers.empty());
   REQUIRE(shard.out.acks.size() == 1);
@@ -42,8 +41,7 @@ TEST_CASE("the last of the nodes' pushes steps the chunk and answers everybody w
 }
 
 TEST_CASE("the average is weighted by samples") {
-  Shard shard({.nodes = 2});
-  shard.init(0.0f);
+  Shard shard({.nodes = 2}, 0.0f);
   shard.push(0, 1, 6.0f, 0, 3);
   shard.push(1, 1, 2.0f, 0, 1);
   CHECK(all_equal(shard.params(), -2.0f));  // (6 + 2) / (3 + 1)
@@ -51,8 +49,7 @@ TEST_CASE("the average is weighted by samples") {
 
 TEST_CASE("sums of any number of samples arrive in 16 bits") {
   for (const EncodingId push : {EncodingId::kBf16, EncodingId::kFp16}) {
-    Shard shard({.nodes = 2, .push = push});
-    shard.init(0.0f);
+    Shard shard({.nodes = 2, .push = push}, 0.0f);
     shard.push(0, 1, 131'072.0f, 0, 65'536);  // a mean of 2: the sum is too large for fp16
     shard.push(1, 1, 524'288.0f, 0, 65'536);
     CHECK(all_equal(shard.params(), -5.0f));
@@ -62,8 +59,7 @@ TEST_CASE("sums of any number of samples arrive in 16 bits") {
 TEST_CASE("a round without samples changes the version and nothing else") {
   ShardSetup setup{.nodes = 2, .optimizer = "adamw"};
   setup.options = {{"weight_decay", 0.5}};
-  Shard shard(setup);
-  shard.init(4.0f);
+  Shard shard(setup, 4.0f);
   shard.push(0, 1, 0.0f, 0, 0);
   shard.push(1, 1, 0.0f, 0, 0);
   CHECK(shard.version() == 1);
@@ -76,16 +72,14 @@ TEST_CASE("a round without samples changes the version and nothing else") {
 }
 
 TEST_CASE("one node without samples contributes its frame with no weight") {
-  Shard shard({.nodes = 2});
-  shard.init(0.0f);
+  Shard shard({.nodes = 2}, 0.0f);
   shard.push(0, 1, 0.0f, 0, 0);
   shard.push(1, 1, 8.0f, 0, 4);
   CHECK(all_equal(shard.params(), -2.0f));
 }
 
 TEST_CASE("chunks do not wait for each other") {
-  Shard shard({.elements = 3 * kChunk, .nodes = 2});
-  shard.init(0.0f);
+  Shard shard({.elements = 3 * kChunk, .nodes = 2}, 0.0f);
   for (std::uint64_t round = 1; round <= 3; ++round) {
     shard.push(0, round, 1.0f, 2);
     shard.push(1, round, 1.0f, 2);
@@ -98,8 +92,7 @@ TEST_CASE("chunks do not wait for each other") {
 }
 
 TEST_CASE("a second copy of an open push gets an ack and counts once") {
-  Shard shard({.nodes = 2});
-  shard.init(0.0f);
+  Shard shard({.nodes = 2}, 0.0f);
   shard.push(0, 1, 1.0f);
   shard.push(0, 1, 100.0f);  // whatever it carries
   CHECK(shard.out.acks.size() == 2);
@@ -111,8 +104,7 @@ TEST_CASE("a second copy of an open push gets an ack and counts once") {
 }
 
 TEST_CASE("the answer goes to the connection that a node used last") {
-  Shard shard({.nodes = 2});
-  shard.init(0.0f);
+  Shard shard({.nodes = 2}, 0.0f);
   shard.push(0, 1, 1.0f);
   shard.push_from(PeerId(900), 0, 1, 1.0f);
   SUBCASE("by a second copy") {}
@@ -144,8 +136,7 @@ TEST_CASE("a late copy of the last round's push is answered, an older one droppe
 }
 
 TEST_CASE("a query is answered with what the shard knows of the push") {
-  Shard shard({.nodes = 2});
-  shard.init(0.0f);
+  Shard shard({.nodes = 2}, 0.0f);
   const auto query = [&](std::uint64_t round) {
     shard.out.clear();
     shard.core.on_query(peer_of(0), Query{Shard::key(0), Round(round)});
@@ -322,8 +313,7 @@ TEST_CASE("initial values count once") {
 TEST_CASE("optimizer state starts as the optimizer says") {
   ShardSetup setup{.optimizer = "adagrad"};
   setup.options = {{"initial_accumulator", 0.25}};
-  Shard shard(setup);
-  shard.init(1.0f);
+  Shard shard(setup, 1.0f);
   REQUIRE(shard.core.snapshot_at(Round(0)));
   REQUIRE(shard.out.snapshots.size() == 1);
   CHECK(all_equal(shard.out.snapshots[0].state.slots[0].floats(), 0.25f));
@@ -345,8 +335,7 @@ TEST_CASE("a bf16 answer carries the rounded parameters and the master stays exa
 }
 
 TEST_CASE("answers and stats count bytes as they travel") {
-  Shard shard({.nodes = 1, .push = EncodingId::kBf16, .pull = EncodingId::kFp16});
-  shard.init(1.0f);
+  Shard shard({.nodes = 1, .push = EncodingId::kBf16, .pull = EncodingId::kFp16}, 1.0f);
   shard.push(0, 1, 1.0f);
   shard.push(0, 2, 1.0f);
   const ShardStats& stats = shard.core.stats();
@@ -442,8 +431,7 @@ TEST_CASE("nodes that wait for a late one cost few frames, and the bits are thos
 }
 
 TEST_CASE("frames that are a subtree of the sum are one before the last node's is there") {
-  Shard shard({.nodes = 8});
-  shard.init(1.0f);
+  Shard shard({.nodes = 8}, 1.0f);
   for (std::uint32_t node = 0; node < 7; ++node) push_mixed(shard, node, 1);
   CHECK(shard.core.stats().held_frames == 4);
   CHECK(shard.core.stats().max_held_bytes == 4 * kChunk * sizeof(float));
@@ -451,12 +439,10 @@ TEST_CASE("frames that are a subtree of the sum are one before the last node's i
 }
 
 TEST_CASE("what an author keeps, and what is not fp32, is not added before the round is complete") {
-  Shard shared({.nodes = 8});
-  shared.init(1.0f);
+  Shard shared({.nodes = 8}, 1.0f);
   for (std::uint32_t node = 0; node < 7; ++node) push_mixed(shared, node, 1, true);
   CHECK(shared.core.stats().held_frames == 7);
-  Shard half({.nodes = 8, .push = EncodingId::kBf16});
-  half.init(1.0f);
+  Shard half({.nodes = 8, .push = EncodingId::kBf16}, 1.0f);
   for (std::uint32_t node = 0; node < 7; ++node) half.push(node, 1, 1.0f);
   CHECK(half.core.stats().held_frames == 7);
 }

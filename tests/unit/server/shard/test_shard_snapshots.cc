@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "tests/unit/required.h"
 #include "tests/unit/server/shard/core_fixture.h"
 #include "tests/unit/stepping_optimizers.h"
 
@@ -24,8 +25,7 @@ TEST_CASE("answers that are still being sent never change") {
 }
 
 TEST_CASE("steps are in place when nobody reads, and the pool does not grow") {
-  Shard shard({.optimizer = "adam"});
-  shard.init(1.0f);
+  Shard shard({.optimizer = "adam"}, 1.0f);
   const std::size_t blocks = shard.pool.in_use();
   CHECK(blocks == 3);
   for (std::uint64_t round = 1; round <= 5; ++round) {
@@ -53,8 +53,7 @@ TEST_CASE("buffers go back to the pool when answers are sent and the core is gon
 }
 
 TEST_CASE("a snapshot captures each chunk when it reaches the round, and keeps those bits") {
-  Shard shard({.elements = 3 * kChunk, .optimizer = "adam", .lr = 0.5});
-  shard.init(1.0f);
+  Shard shard({.elements = 3 * kChunk, .optimizer = "adam", .lr = 0.5}, 1.0f);
   shard.push(0, 1, 1.0f, 0);
   shard.out.clear();
   CHECK(shard.core.snapshot_at(Round(1)));
@@ -83,8 +82,7 @@ TEST_CASE("a snapshot captures each chunk when it reaches the round, and keeps t
 }
 
 TEST_CASE("a snapshot of a round that a chunk has passed is refused whole") {
-  Shard shard({.elements = 2 * kChunk});
-  shard.init(1.0f);
+  Shard shard({.elements = 2 * kChunk}, 1.0f);
   shard.push(0, 1, 1.0f, 1);
   shard.push(0, 2, 1.0f, 1);
   CHECK_FALSE(shard.core.snapshot_at(Round(1)));
@@ -103,8 +101,7 @@ TEST_CASE("before all initial values are there no snapshot begins") {
 }
 
 TEST_CASE("a second snapshot waits until the first is written") {
-  Shard shard({.elements = 2 * kChunk, .optimizer = "adam"});
-  shard.init(1.0f);
+  Shard shard({.elements = 2 * kChunk, .optimizer = "adam"}, 1.0f);
   const auto round = [&](std::uint64_t r) {
     for (std::uint32_t c = 0; c < 2; ++c) shard.push(0, r, 1.0f, c);
     shard.out.clear();
@@ -120,8 +117,7 @@ TEST_CASE("a second snapshot waits until the first is written") {
 }
 
 TEST_CASE("a nearer snapshot takes the place of one that no chunk has reached") {
-  Shard shard({.elements = 2 * kChunk});
-  shard.init(1.0f);
+  Shard shard({.elements = 2 * kChunk}, 1.0f);
   REQUIRE(shard.core.snapshot_at(Round(100)));
   CHECK_FALSE(shard.core.snapshot_at(Round(200)));  // a later one waits
   CHECK(shard.core.snapshot_at(Round(1)));
@@ -137,8 +133,7 @@ TEST_CASE("a nearer snapshot takes the place of one that no chunk has reached") 
 }
 
 TEST_CASE("a stop keeps every chunk if all are at the round") {
-  Shard shard({.elements = 2 * kChunk, .nodes = 2});
-  shard.init(1.0f);
+  Shard shard({.elements = 2 * kChunk, .nodes = 2}, 1.0f);
   const auto complete = [&](std::uint32_t chunk) {
     shard.push(0, 1, 1.0f, chunk);
     shard.push(1, 1, 1.0f, chunk);
@@ -166,8 +161,7 @@ TEST_CASE("a stop keeps every chunk if all are at the round") {
 }
 
 TEST_CASE("a stop overrides a snapshot that was not complete") {
-  Shard shard({.elements = 2 * kChunk});
-  shard.init(1.0f);
+  Shard shard({.elements = 2 * kChunk}, 1.0f);
   REQUIRE(shard.core.snapshot_at(Round(7)));
   for (std::uint32_t c = 0; c < 2; ++c) shard.push(0, 1, 1.0f, c);
   CHECK(shard.core.stop(true, Round(1)));
@@ -231,16 +225,14 @@ TEST_CASE("state that does not fit the job is not restored") {
 TEST_CASE("state that finds no buffer is not restored") {
   Shard shard({.optimizer = "adam", .pool_blocks = 2});
   const std::vector<float> values(kChunk);
-  const Status status = shard.core.restore(ChunkIndex(0), state_at(1, values, {values, values}));
-  REQUIRE_FALSE(status);
-  CHECK(status.error().code == ErrorCode::kLimit);
+  const auto status = failure_of(shard.core.restore(ChunkIndex(0), state_at(1, values, {values, values})));
+  CHECK(status.code == ErrorCode::kLimit);
   CHECK(shard.pool.in_use() == 0);
 }
 
 TEST_CASE("a step that finds no buffer waits with all its frames and happens when it is asked about again") {
   // Room for parameters and one answer that is being sent, not for two.
-  Shard shard({.nodes = 2, .pool_blocks = 2});
-  shard.init(10.0f);
+  Shard shard({.nodes = 2, .pool_blocks = 2}, 10.0f);
   const auto round = [&](std::uint64_t r) {
     shard.push(0, r, 1.0f);
     shard.push(1, r, 1.0f);
@@ -300,8 +292,7 @@ TEST_CASE("initial values that find no buffer are taken when they come again") {
 TEST_CASE("the pool's bound is enough for every answer in flight and a snapshot being written") {
   for (const std::string& optimizer : stepping_optimizers()) {
     for (const EncodingId pull : {EncodingId::kFp32, EncodingId::kBf16}) {
-      Shard shard({.elements = 4 * kChunk, .nodes = 2, .optimizer = optimizer, .pull = pull});
-      shard.init(1.0f);
+      Shard shard({.elements = 4 * kChunk, .nodes = 2, .optimizer = optimizer, .pull = pull}, 1.0f);
       std::vector<ShardRecorder::Sent> in_flight;
       bool snapshot_begun = false;
       for (std::uint64_t r = 1; r <= 8; ++r) {
