@@ -90,7 +90,7 @@ struct FakeFetches final : FetchOrders {
   int hurried = 0, withdrawn = 0;
 };
 
-struct Server final : ControlJobsOutput {
+struct Server : ControlJobsOutput {
   explicit Server(const ServerConfig& with = {})
       : jobs(with, &store, quiet_logger(), static_cast<ControlJobsOutput&>(*this)) {
     jobs.start({&lane}, {&snapshots, &orders, &records, &fetches});
@@ -145,6 +145,10 @@ struct Server final : ControlJobsOutput {
   FakeFetches fetches;
   std::vector<ControlMessage> sent;
   ControlJobs jobs;
+};
+
+struct OpenServer : Server {
+  explicit OpenServer(std::uint32_t view, bool kept = false) { open(view, kept); }
 };
 
 }  // namespace tributary::control_jobs_test

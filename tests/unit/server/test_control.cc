@@ -1,33 +1,22 @@
 #include <doctest/doctest.h>
 
-#include <filesystem>
 #include <set>
 #include <thread>
 
 #include "common/base/clock.h"
 #include "common/config/job_json.h"
-#include "common/system/incarnation.h"
 #include "common/wire/zmq_util.h"
 #include "server/control.h"
+#include "tests/unit/expect.h"
 #include "tests/unit/fake_coordinator.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/lane/lane_fixture.h"
+#include "tests/unit/temp_dir.h"
 
 namespace tributary::control_test {
 namespace {
 
 using namespace testing;
-
-struct TemporaryDirectory {
-  TemporaryDirectory() {
-    path = std::filesystem::temp_directory_path() / ("tributary-control-" + std::to_string(random_incarnation()));
-    std::filesystem::create_directories(path);
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  std::filesystem::path path;
-};
 
 // A server without coordinator and HTTP: two lanes, control, and a store if `path` is given.
 struct SmallServer {
@@ -35,11 +24,7 @@ struct SmallServer {
     ServerConfig config;
     config.heartbeat_ms = 50;
     config.index = 0;
-    if (!path.empty()) {
-      auto opened = Store::open(path, 0);
-      REQUIRE_MESSAGE(opened, (opened ? "" : opened.error().message));
-      store = std::move(*opened);
-    }
+    if (!path.empty()) store = required(Store::open(path, 0));
     control = std::move(*Control::create(config, {}, coordinator, store.get(), quiet_logger()));
     std::vector<Lane*> pointers;
     for (std::uint16_t i = 0; i < 2; ++i) {
@@ -121,9 +106,8 @@ struct Node {
     for (std::uint32_t c = 0; c < 3; ++c) {
       of(c).push(key_in(view, c), round, filled(2.0f));
       std::vector<float> values;
-      const auto answer = of(c).expect<Answer>(&values);
-      REQUIRE(answer);
-      CHECK(answer->version == Version(round));
+      const auto answer = required(of(c).expect<Answer>(&values));
+      CHECK(answer.version == Version(round));
       CHECK(values == filled(expected));
     }
   }
@@ -132,25 +116,41 @@ struct Node {
 
 ShardReady open_job(FakeCoordinator& coordinator, const OpenJob& open) {
   coordinator.send(open);
-  const auto ready = coordinator.expect<ShardReady>();
-  REQUIRE(ready);
-  CHECK(ready->job == open.job);
-  CHECK(ready->view == open.view);
-  return *ready;
+  const auto ready = required(coordinator.expect<ShardReady>());
+  CHECK(ready.job == open.job);
+  CHECK(ready.view == open.view);
+  return ready;
 }
 
-TEST_CASE("a server says hello with its lanes, beats, and tells how far its jobs are") {
+// A server that the coordinator knows.
+struct Serving {
+  explicit Serving(const std::string& path = {}) : server(coordinator.endpoint(), path) {
+    REQUIRE(coordinator.expect<Heartbeat>());
+  }
   FakeCoordinator coordinator;
-  SmallServer server(coordinator.endpoint(), "");
-  REQUIRE(coordinator.expect<Heartbeat>());
+  SmallServer server;
+};
+
+// The same with a job, whose node has given the initial values.
+struct ServingJob : Serving {
+  explicit ServingJob(const std::string& path = {}) : Serving(path) {
+    CHECK(ready.ok);
+    node.initialise(1, 10.0f);
+  }
+  ShardReady ready = open_job(coordinator, open_message(1));
+  Node node{server};
+};
+
+struct ServingJobOnDisk : private TempDir, ServingJob {
+  ServingJobOnDisk() : ServingJob(path()) {}
+};
+
+TEST_CASE_FIXTURE(ServingJob, "a server says hello with its lanes, beats, and tells how far its jobs are") {
   CHECK(coordinator.last_hello.lane_endpoints ==
         std::vector<std::string>{server.lanes[0]->endpoint(), server.lanes[1]->endpoint()});
   CHECK(coordinator.last_hello.lane_locals ==
         std::vector<std::string>{server.lanes[0]->link_name(), server.lanes[1]->link_name()});
   CHECK(server.lanes[0]->link_name() != server.lanes[1]->link_name());
-  CHECK(open_job(coordinator, open_message(1)).ok);
-  Node node(server);
-  node.initialise(1, 10.0f);
   node.round(1, 1, 9.0f);
   for (int i = 0;
        i < 100 && (coordinator.last_beat.progress.empty() || coordinator.last_beat.progress[0].min_version.value == 0);
@@ -170,10 +170,7 @@ TEST_CASE("a server says hello with its lanes, beats, and tells how far its jobs
         2 * 3 * (kChunkElements * 4 + kBlockSlack));  // parameters, and those of the last round
 }
 
-TEST_CASE("facts of a gated round are told until there is a decision, which opens it on all lanes") {
-  FakeCoordinator coordinator;
-  SmallServer server(coordinator.endpoint(), "");
-  REQUIRE(coordinator.expect<Heartbeat>());
+TEST_CASE_FIXTURE(Serving, "facts of a gated round are told until there is a decision, which opens it on all lanes") {
   OpenJob open = open_message(1);
   JobConfig config = job_from_json(open.job_json).value();
   config.gate.clip_norm = 1.0;
@@ -188,11 +185,10 @@ TEST_CASE("facts of a gated round are told until there is a decision, which open
   // From each lane, and then from each lane again.
   std::set<std::uint32_t> chunks;
   for (int i = 0; i < 4; ++i) {
-    const auto facts = coordinator.expect<RoundFacts>();
-    REQUIRE(facts);
-    CHECK(facts->round == Round(1));
-    CHECK_FALSE(facts->decided.known());
-    for (const ChunkFacts& chunk : facts->chunks) {
+    const auto facts = required(coordinator.expect<RoundFacts>());
+    CHECK(facts.round == Round(1));
+    CHECK_FALSE(facts.decided.known());
+    for (const ChunkFacts& chunk : facts.chunks) {
       chunks.insert(chunk.chunk.value);
       CHECK(chunk.facts.sum_squares == 4.0 * kChunkElements);
     }
@@ -201,10 +197,9 @@ TEST_CASE("facts of a gated round are told until there is a decision, which open
   coordinator.send(RoundDecision{JobId(7), ViewId(1), Round(1), {GateVerdict::kClipped, 0.5, 110.0, 1.0f, 0}});
   for (std::uint32_t c = 0; c < 3; ++c) {
     std::vector<float> values;
-    const auto answer = node.of(c).expect<Answer>(&values);
-    REQUIRE(answer);
-    CHECK(answer->version == Version(1));
-    CHECK(answer->gate.norm == 110.0);
+    const auto answer = required(node.of(c).expect<Answer>(&values));
+    CHECK(answer.version == Version(1));
+    CHECK(answer.gate.norm == 110.0);
     CHECK(values == filled(9.5f));  // 10 - 0.5 (the rate) * 0.5 (the coefficient) * 2
   }
   ControlStatus status;
@@ -217,19 +212,14 @@ TEST_CASE("facts of a gated round are told until there is a decision, which open
   CHECK(status.jobs[0].memory.arrays.sums == 1);
 }
 
-TEST_CASE("without a store the first snapshot and the final one are refused by name, and the job still ends") {
-  FakeCoordinator coordinator;
-  SmallServer server(coordinator.endpoint(), "");
-  REQUIRE(coordinator.expect<Heartbeat>());
-  CHECK(open_job(coordinator, open_message(1)).ok);
-  Node node(server);
-  node.initialise(1, 10.0f);
+TEST_CASE_FIXTURE(ServingJob,
+                  "without a store the first snapshot and the final one are refused by name, and the job still ends") {
   node.round(1, 1, 9.0f);
   coordinator.send(SnapshotAt{JobId(7), ViewId(1), Round(2)});
   auto done = coordinator.expect<SnapshotDone>();
   REQUIRE(done);
   CHECK_FALSE(done->ok);
-  CHECK(done->message.find("no store configured") != std::string::npos);
+  CHECK(contains(done->message, "no store configured"));
   coordinator.send(SnapshotAt{JobId(7), ViewId(1), Round(3)});
   CHECK_FALSE(coordinator.expect<SnapshotDone>(500));
   coordinator.send(StopJob{JobId(7), ViewId(1), StopKind::kFinished, Round(1), "training is complete"});
@@ -242,10 +232,10 @@ TEST_CASE("without a store the first snapshot and the final one are refused by n
 }
 
 TEST_CASE("a stopped job resumes from its final state, over a restart of the server") {
-  TemporaryDirectory directory;
+  TempDir directory;
   FakeCoordinator coordinator;
   {
-    SmallServer server(coordinator.endpoint(), directory.path);
+    SmallServer server(coordinator.endpoint(), directory.path());
     REQUIRE(coordinator.expect<Heartbeat>());
     CHECK(open_job(coordinator, open_message(1)).ok);
     Node node(server);
@@ -259,23 +249,21 @@ TEST_CASE("a stopped job resumes from its final state, over a restart of the ser
       for (std::uint32_t c = 0; c < 3; ++c) node.pull(1, c, 10.0f);
     }
     node.round(1, 1, 9.0f);
-    const auto periodic = coordinator.expect<SnapshotDone>();
-    REQUIRE(periodic);
-    REQUIRE_MESSAGE(periodic->ok, periodic->message);
-    CHECK(periodic->round == Round(1));
-    CHECK(periodic->bytes >= 3 * kChunkElements * 4);
+    const auto periodic = required(coordinator.expect<SnapshotDone>());
+    REQUIRE_MESSAGE(periodic.ok, periodic.message);
+    CHECK(periodic.round == Round(1));
+    CHECK(periodic.bytes >= 3 * kChunkElements * 4);
     coordinator.send(SnapshotCommit{JobId(7), Round(1)});
     node.round(1, 2, 8.0f);
     coordinator.send(StopJob{JobId(7), ViewId(1), StopKind::kStopped, Round(2), "a server is being stopped"});
-    const auto final_state = coordinator.expect<SnapshotDone>();
-    REQUIRE(final_state);
-    CHECK_MESSAGE(final_state->ok, final_state->message);
-    CHECK(final_state->round == Round(2));
+    const auto final_state = required(coordinator.expect<SnapshotDone>());
+    CHECK_MESSAGE(final_state.ok, final_state.message);
+    CHECK(final_state.round == Round(2));
     coordinator.send(SnapshotCommit{JobId(7), Round(2)});
     CHECK(eventually([&] { return server.control->status().jobs.empty(); }));
     CHECK(eventually([&] { return server.store->jobs()[0].snapshots == std::vector<Round>{Round(2)}; }));
   }
-  SmallServer server(coordinator.endpoint(), directory.path);
+  SmallServer server(coordinator.endpoint(), directory.path());
   REQUIRE(coordinator.expect<ServerHello>());
   REQUIRE(coordinator.last_hello.stored.size() == 1);
   CHECK(coordinator.last_hello.stored[0].snapshots == std::vector<Round>{Round(2)});
@@ -289,32 +277,24 @@ TEST_CASE("a stopped job resumes from its final state, over a restart of the ser
   RawClient client(server.lanes[0]->endpoint());
   client.send(Pull{key_in(2, 1)});
   std::vector<float> values;
-  const auto answer = client.expect<Answer>(&values);
-  REQUIRE(answer);
-  CHECK(answer->version == Version(2));
+  const auto answer = required(client.expect<Answer>(&values));
+  CHECK(answer.version == Version(2));
   CHECK(values == filled(8.0f));
 
   // Stopped again without a round in between: that state is durable already.
   coordinator.send(StopJob{JobId(7), ViewId(2), StopKind::kStopped, Round(2), "stopped"});
-  const auto done = coordinator.expect<SnapshotDone>();
-  REQUIRE(done);
-  CHECK(done->ok);
+  const auto done = required(coordinator.expect<SnapshotDone>());
+  CHECK(done.ok);
 
   open.view = ViewId(3);
   open.resume_round = Round(9);
   const ShardReady missing = open_job(coordinator, open);
   CHECK_FALSE(missing.ok);
-  CHECK(missing.message.find("9") != std::string::npos);
+  CHECK(contains(missing.message, "9"));
 }
 
-TEST_CASE("a job that begins afresh forgets snapshots that an earlier run of it completed here alone") {
-  TemporaryDirectory directory;
-  FakeCoordinator coordinator;
-  SmallServer server(coordinator.endpoint(), directory.path);
-  REQUIRE(coordinator.expect<Heartbeat>());
-  CHECK(open_job(coordinator, open_message(1)).ok);
-  Node node(server);
-  node.initialise(1, 10.0f);
+TEST_CASE_FIXTURE(ServingJobOnDisk,
+                  "a job that begins afresh forgets snapshots that an earlier run of it completed here alone") {
   node.round(1, 1, 9.0f);
   coordinator.send(StopJob{JobId(7), ViewId(1), StopKind::kStopped, Round(1), "stopped"});
   REQUIRE(coordinator.expect<SnapshotDone>()->ok);
@@ -327,15 +307,9 @@ TEST_CASE("a job that begins afresh forgets snapshots that an earlier run of it 
   node.round(2, 1, 29.0f);
 }
 
-TEST_CASE(
+TEST_CASE_FIXTURE(
+    ServingJobOnDisk,
     "a snapshot that comes too late, and a stop at a round that is not everywhere, are answered with the reason") {
-  TemporaryDirectory directory;
-  FakeCoordinator coordinator;
-  SmallServer server(coordinator.endpoint(), directory.path);
-  REQUIRE(coordinator.expect<Heartbeat>());
-  CHECK(open_job(coordinator, open_message(1)).ok);
-  Node node(server);
-  node.initialise(1, 10.0f);
   node.round(1, 1, 9.0f);
   node.round(1, 2, 8.0f);
   coordinator.send(SnapshotAt{JobId(7), ViewId(1), Round(1)});
@@ -343,33 +317,30 @@ TEST_CASE(
   REQUIRE(done);
   CHECK_FALSE(done->ok);
   CHECK(done->round == Round(1));
-  CHECK(done->message.find("past round 1") != std::string::npos);
+  CHECK(contains(done->message, "past round 1"));
   coordinator.send(StopJob{JobId(7), ViewId(1), StopKind::kStopped, Round(5), "stopped"});
   done = coordinator.expect<SnapshotDone>();
   REQUIRE(done);
   CHECK_FALSE(done->ok);
-  CHECK(done->message.find("not every chunk was at round 5") != std::string::npos);
+  CHECK(contains(done->message, "not every chunk was at round 5"));
   CHECK(server.store->jobs().empty());
 }
 
-TEST_CASE("a job that cannot be opened is refused with the reason") {
-  FakeCoordinator coordinator;
-  SmallServer server(coordinator.endpoint(), "");
-  REQUIRE(coordinator.expect<Heartbeat>());
+TEST_CASE_FIXTURE(Serving, "a job that cannot be opened is refused with the reason") {
   OpenJob open = open_message(1);
   SUBCASE("a lane that this server does not have") {
     open.owners[1].lane = LaneIndex(5);
     const ShardReady ready = open_job(coordinator, open);
     CHECK_FALSE(ready.ok);
     CHECK(ready.code == ErrorCode::kTopology);
-    CHECK(ready.message.find("lane 5") != std::string::npos);
+    CHECK(contains(ready.message, "lane 5"));
   }
   SUBCASE("a snapshot, but no store") {
     open.resume = true;
     open.resume_round = Round(3);
     const ShardReady ready = open_job(coordinator, open);
     CHECK_FALSE(ready.ok);
-    CHECK(ready.message.find("no store configured") != std::string::npos);
+    CHECK(contains(ready.message, "no store configured"));
   }
   SUBCASE("a configuration that is none") {
     open.job_json = "{";
@@ -382,10 +353,7 @@ TEST_CASE("a job that cannot be opened is refused with the reason") {
   CHECK(open_job(coordinator, open_message(2)).ok);  // and the next one opens
 }
 
-TEST_CASE("a server without chunks of a job is ready at once and keeps nothing") {
-  FakeCoordinator coordinator;
-  SmallServer server(coordinator.endpoint(), "");
-  REQUIRE(coordinator.expect<Heartbeat>());
+TEST_CASE_FIXTURE(Serving, "a server without chunks of a job is ready at once and keeps nothing") {
   OpenJob open = open_message(1);
   for (ChunkOwner& owner : open.owners) owner.shard = ShardIndex(3);
   CHECK(open_job(coordinator, open).ok);
@@ -394,13 +362,8 @@ TEST_CASE("a server without chunks of a job is ready at once and keeps nothing")
   CHECK(coordinator.last_beat.progress.empty());
 }
 
-TEST_CASE("another incarnation of the coordinator gets a new hello, and the jobs of the old one are dropped") {
-  FakeCoordinator coordinator;
-  SmallServer server(coordinator.endpoint(), "");
-  REQUIRE(coordinator.expect<Heartbeat>());
-  CHECK(open_job(coordinator, open_message(1)).ok);
-  Node node(server);
-  node.initialise(1, 10.0f);
+TEST_CASE_FIXTURE(ServingJob,
+                  "another incarnation of the coordinator gets a new hello, and the jobs of the old one are dropped") {
   const int hellos = coordinator.hellos;
   coordinator.incarnation = 78;
   REQUIRE(coordinator.expect<Heartbeat>());
@@ -412,13 +375,8 @@ TEST_CASE("another incarnation of the coordinator gets a new hello, and the jobs
   CHECK(node.lane0.expect<ErrorReply>()->code == ErrorCode::kUnknownJob);
 }
 
-TEST_CASE("a restart drops the job, a new view opens it again, and messages of the old view are refused") {
-  FakeCoordinator coordinator;
-  SmallServer server(coordinator.endpoint(), "");
-  REQUIRE(coordinator.expect<Heartbeat>());
-  CHECK(open_job(coordinator, open_message(1)).ok);
-  Node node(server);
-  node.initialise(1, 10.0f);
+TEST_CASE_FIXTURE(ServingJob,
+                  "a restart drops the job, a new view opens it again, and messages of the old view are refused") {
   coordinator.send(StopJob{JobId(7), ViewId(1), StopKind::kRestart, Round(0), "node 1 is lost"});
   CHECK(open_job(coordinator, open_message(2)).ok);
   node.lane0.push(key_in(1, 0), 1, filled(2.0f));
@@ -427,10 +385,7 @@ TEST_CASE("a restart drops the job, a new view opens it again, and messages of t
   node.round(2, 1, 29.0f);
 }
 
-TEST_CASE("nonsense from the coordinator's address is ignored") {
-  FakeCoordinator coordinator;
-  SmallServer server(coordinator.endpoint(), "");
-  REQUIRE(coordinator.expect<Heartbeat>());
+TEST_CASE_FIXTURE(Serving, "nonsense from the coordinator's address is ignored") {
   coordinator.send_bytes(as_bytes(filled(3.0f)));
   coordinator.send(WorkerHello{"me", 1});
   coordinator.send(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(0), ""});
@@ -439,15 +394,11 @@ TEST_CASE("nonsense from the coordinator's address is ignored") {
   CHECK(open_job(coordinator, open_message(1)).ok);
 }
 
-TEST_CASE("a draining server asks the coordinator, and is done at its word") {
-  FakeCoordinator coordinator;
-  SmallServer server(coordinator.endpoint(), "");
-  REQUIRE(coordinator.expect<Heartbeat>());
+TEST_CASE_FIXTURE(Serving, "a draining server asks the coordinator, and is done at its word") {
   CHECK(open_job(coordinator, open_message(1)).ok);
   server.control->drain();
-  const auto request = coordinator.expect<DrainRequest>();
-  REQUIRE(request);
-  CHECK(request->incarnation == coordinator.last_hello.incarnation);
+  const auto request = required(coordinator.expect<DrainRequest>());
+  CHECK(request.incarnation == coordinator.last_hello.incarnation);
   CHECK(coordinator.expect<DrainRequest>());  // again: the first one, or its answer, may have been lost
   CHECK_FALSE(server.control->drained());     // its job is still open
   coordinator.send(DrainDone{});

@@ -1,4 +1,6 @@
 // ControlJobs: repeated messages, views that end while they open, stops.
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/control_jobs_fixture.h"
 
 namespace tributary::control_jobs_test {
@@ -12,15 +14,13 @@ TEST_CASE("a view that is opened again stays open, and its server says again tha
   server.jobs.lane_opened(JobId(7), ViewId(3), {});
   CHECK(server.take<ShardReady>().size() == 1);
   server.jobs.on(server.open_message(3));
-  const auto ready = server.take<ShardReady>();
-  REQUIRE(ready.size() == 1);
-  CHECK(ready[0].ok);
+  const auto ready = only_one(server.take<ShardReady>());
+  CHECK(ready.ok);
   CHECK(server.lane.said == commands);
 }
 
 TEST_CASE("state that was kept survives a view that never got further than opening") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   server.restart(3);
   server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(6));
   server.sent.clear();
@@ -28,10 +28,9 @@ TEST_CASE("state that was kept survives a view that never got further than openi
   server.restart(4);  // the lane has not said that it is open
   CHECK(server.lane.said.back() == "park");
   server.jobs.lane_parked(JobId(7), ViewId(4), true, Version(5), Version(6));
-  const auto kept = server.take<ShardKept>();
-  REQUIRE(kept.size() == 1);
-  CHECK(kept[0].any);
-  CHECK(kept[0].max_version == Version(6));
+  const auto kept = only_one(server.take<ShardKept>());
+  CHECK(kept.any);
+  CHECK(kept.max_version == Version(6));
 }
 
 TEST_CASE("lanes are told to get memory for a snapshot, and heartbeats say when all have it") {
@@ -52,8 +51,7 @@ TEST_CASE("lanes are told to get memory for a snapshot, and heartbeats say when 
 }
 
 TEST_CASE("a final state that is durable is reported again when the order comes again") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   const StopJob stop{JobId(7), ViewId(3), StopKind::kFinished, Round(9), "done"};
   server.jobs.on(stop);
   REQUIRE(server.snapshots.expected.size() == 1);
@@ -76,8 +74,7 @@ TEST_CASE("a final state that is durable is reported again when the order comes 
 }
 
 TEST_CASE("a job's last snapshot keeps no pace, also if it was asked for while training went on") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   server.jobs.on(SnapshotAt{JobId(7), ViewId(3), Round(9)});
   REQUIRE(server.snapshots.expected.size() == 1);
   CHECK(server.snapshots.expected[0].paced);
@@ -87,8 +84,7 @@ TEST_CASE("a job's last snapshot keeps no pace, also if it was asked for while t
 }
 
 TEST_CASE("what a job ends with stays in memory until it is committed, and is told of when it is asked for") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kFinished, Round(9), "done"});
   CHECK(server.lane.said.back() == "stop and park");
   bool written = false;
@@ -122,8 +118,7 @@ TEST_CASE("what a job ends with stays in memory until it is committed, and is to
 }
 
 TEST_CASE("what is kept between views becomes a snapshot at the coordinator's word") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   server.restart(3);
   const StopJob save{JobId(7), ViewId(3), StopKind::kStopped, Round(5), "server 1 was told to stop"};
   server.jobs.on(save);  // the lane has not said what it keeps
@@ -162,8 +157,7 @@ TEST_CASE("what is kept between views becomes a snapshot at the coordinator's wo
 }
 
 TEST_CASE("what is kept becomes a snapshot when one of the same round, which was given up with its view, has ended") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   server.jobs.on(SnapshotAt{JobId(7), ViewId(3), Round(5)});
   REQUIRE(server.snapshots.expected.size() == 1);
   server.restart(3);
@@ -210,17 +204,15 @@ TEST_CASE("a server that is stopped with state in memory that no snapshot has sa
   server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), kept);
   CHECK(server.jobs.not_saved().empty());  // its next view goes on with it
   server.jobs.give_up_parked();
-  const auto lost = server.jobs.not_saved();
-  REQUIRE(lost.size() == 1);
-  CHECK(lost[0].job == "job");
-  CHECK(lost[0].round == Round(5));
-  CHECK(lost[0].reason.find("its view 3 was over") != std::string::npos);
-  CHECK(lost[0].reason.find(open.resume ? "is of round 4" : "it has no snapshot") != std::string::npos);
+  const auto lost = only_one(server.jobs.not_saved());
+  CHECK(lost.job == "job");
+  CHECK(lost.round == Round(5));
+  CHECK(testing::contains(lost.reason, "its view 3 was over"));
+  CHECK(testing::contains(lost.reason, open.resume ? "is of round 4" : "it has no snapshot"));
 }
 
 TEST_CASE("a last state is written though a snapshot of the same round was named too late") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   server.jobs.on(SnapshotAt{JobId(7), ViewId(3), Round(5)});
   server.jobs.lane_snapshot(LaneIndex(0), JobId(7), ViewId(3), Round(5), false);
   server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kFinished, Round(5), "complete"});
@@ -230,14 +222,12 @@ TEST_CASE("a last state is written though a snapshot of the same round was named
       SnapshotDone{JobId(7), ViewId(3), Round(5), false, 0, "lane 0 is past it", ErrorCode::kStopped});
   CHECK(server.take<SnapshotDone>().empty());
   server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(3), Round(5), true, 1, {}});
-  const auto done = server.take<SnapshotDone>();
-  REQUIRE(done.size() == 1);
-  CHECK(done[0].ok);
+  const auto done = only_one(server.take<SnapshotDone>());
+  CHECK(done.ok);
 }
 
 TEST_CASE("a server that is stopped while it is brought up to the others names the round that it had come to") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   server.jobs.on(SnapshotCommit{JobId(7), Round(4)});
   server.restart(3);
   bool lost = false;
@@ -254,8 +244,7 @@ TEST_CASE("a server that is stopped while it is brought up to the others names t
 }
 
 TEST_CASE("a server's own part of a last state that others could not write is not saved") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kStopped, Round(9), "stopped"});
   server.jobs.lane_stopped(JobId(7), ViewId(3), Round(9), true);
   server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(9), Version(9));
@@ -271,8 +260,7 @@ TEST_CASE("a server's own part of a last state that others could not write is no
 }
 
 TEST_CASE("a server that is stopped with nothing in memory beyond its snapshot has lost nothing") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   SUBCASE("no round was complete") {
     server.restart(3);
     server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(0), Version(1));
@@ -314,11 +302,10 @@ TEST_CASE("no view opens on a server that cannot drop what an earlier view has l
     server.orders.loads[0].done({});
   }
   server.jobs.lane_opened(JobId(7), ViewId(2), {});
-  const auto refused = server.take<ShardReady>();
-  REQUIRE(refused.size() == 1);
-  CHECK_FALSE(refused[0].ok);
-  CHECK(refused[0].code == ErrorCode::kUnavailable);
-  CHECK(refused[0].message.find("full") != std::string::npos);
+  const auto refused = only_one(server.take<ShardReady>());
+  CHECK_FALSE(refused.ok);
+  CHECK(refused.code == ErrorCode::kUnavailable);
+  CHECK(testing::contains(refused.message, "full"));
   CHECK_FALSE(server.jobs.contains(JobId(7)));
   CHECK(server.store.jobs()[0].snapshots.size() == 2);
   server.disk.full = false;
@@ -327,9 +314,8 @@ TEST_CASE("no view opens on a server that cannot drop what an earlier view has l
   server.jobs.on(open);
   server.orders.carry_out();
   server.jobs.lane_opened(JobId(7), ViewId(3), {});
-  const auto ready = server.take<ShardReady>();
-  REQUIRE(ready.size() == 1);
-  CHECK(ready[0].ok);
+  const auto ready = only_one(server.take<ShardReady>());
+  CHECK(ready.ok);
   CHECK(server.store.jobs().empty());
 }
 
@@ -354,8 +340,7 @@ TEST_CASE("state that was kept survives a view that could not open because the d
 }
 
 TEST_CASE("a stop that is said again while lanes wait for residuals makes them wait longer, and nothing else") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   const StopJob stop{JobId(7), ViewId(3), StopKind::kStopped, Round(9), "stopped"};
   server.jobs.on(stop);
   const std::size_t before = server.lane.said.size();
@@ -366,8 +351,7 @@ TEST_CASE("a stop that is said again while lanes wait for residuals makes them w
 }
 
 TEST_CASE("whoever hears that lanes have yet to say what they keep of a last state hears what became of it") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kFinished, Round(9), "done"});
   server.jobs.lane_stopped(JobId(7), ViewId(3), Round(9), true);
   server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(3), Round(9), true, 1, ""});
@@ -384,14 +368,12 @@ TEST_CASE("whoever hears that lanes have yet to say what they keep of a last sta
     server.jobs.on(SnapshotCommit{JobId(7), Round(9)});
     any = false;
   }
-  const auto kept = server.take<ShardKept>();
-  REQUIRE(kept.size() == 1);
-  CHECK(kept[0].any == any);
+  const auto kept = only_one(server.take<ShardKept>());
+  CHECK(kept.any == any);
 }
 
 TEST_CASE("no view opens before an earlier one's last snapshot has ended, and is dropped") {
-  Server server;
-  server.open(1);
+  OpenServer server(1);
   server.jobs.on(StopJob{JobId(7), ViewId(1), StopKind::kStopped, Round(9), "stopped"});
   REQUIRE(server.snapshots.expected.size() == 1);
   server.sent.clear();
@@ -403,19 +385,17 @@ TEST_CASE("no view opens before an earlier one's last snapshot has ended, and is
   SUBCASE("its disk has room") {
     server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(1), Round(9), true, 1, {}});
     server.orders.carry_out();
-    const auto ready = server.take<ShardReady>();
-    REQUIRE(ready.size() == 1);
-    CHECK(ready[0].ok);
-    CHECK(ready[0].view == ViewId(2));
+    const auto ready = only_one(server.take<ShardReady>());
+    CHECK(ready.ok);
+    CHECK(ready.view == ViewId(2));
     CHECK(server.store.jobs().empty());
   }
   SUBCASE("it has not") {
     server.disk.full = true;
     server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(1), Round(9), true, 1, {}});
     server.orders.carry_out();
-    const auto ready = server.take<ShardReady>();
-    REQUIRE(ready.size() == 1);
-    CHECK_FALSE(ready[0].ok);
+    const auto ready = only_one(server.take<ShardReady>());
+    CHECK_FALSE(ready.ok);
   }
 }
 
@@ -438,11 +418,10 @@ TEST_CASE("a job that does not fit beside the others is refused with the sum, an
     const std::size_t before = server.lane.said.size();
     server.jobs.on(second);
     CHECK(server.lane.said.size() == before);
-    const auto ready = server.take<ShardReady>();
-    REQUIRE(ready.size() == 1);
-    CHECK_FALSE(ready[0].ok);
-    CHECK(ready[0].code == ErrorCode::kLimit);
-    return ready[0].message;
+    const auto ready = only_one(server.take<ShardReady>());
+    CHECK_FALSE(ready.ok);
+    CHECK(ready.code == ErrorCode::kLimit);
+    return ready.message;
   };
   CHECK(refused() ==
         "job 'other' needs up to 15.3 MiB on server 0, where jobs may take 19.1 MiB, and others have 15.3 MiB (job "
@@ -451,7 +430,7 @@ TEST_CASE("a job that does not fit beside the others is refused with the sum, an
   server.restart(1);  // its state stays in memory
   server.jobs.lane_parked(JobId(7), ViewId(1), true, Version(5), Version(5));
   server.sent.clear();
-  CHECK(refused().find("job 'job' between two views: 15.3 MiB") != std::string::npos);
+  CHECK(testing::contains(refused(), "job 'job' between two views: 15.3 MiB"));
   first.view = ViewId(2);
   first.kept = true;
   server.jobs.on(first);  // counts once
@@ -474,9 +453,8 @@ TEST_CASE("a job that is larger than all that jobs may take is refused by itself
   config.max_memory = 1000;
   Server server(config);
   server.jobs.on(server.open_message(1));
-  const auto ready = server.take<ShardReady>();
-  REQUIRE(ready.size() == 1);
-  CHECK(ready[0].code == ErrorCode::kLimit);
+  const auto ready = only_one(server.take<ShardReady>());
+  CHECK(ready.code == ErrorCode::kLimit);
   CHECK(server.lane.said.empty());
 }
 

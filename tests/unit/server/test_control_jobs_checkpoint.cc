@@ -1,4 +1,5 @@
 // ControlJobs: what is in memory goes into checkpoints.
+#include "tests/unit/required.h"
 #include "tests/unit/server/control_jobs_fixture.h"
 
 namespace tributary::control_jobs_test {
@@ -8,22 +9,19 @@ WriteCheckpoint write_order(std::uint32_t view, std::uint64_t round) {
 }
 
 TEST_CASE("a running job's round goes into a checkpoint, and counts as no snapshot") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   server.jobs.on(write_order(3, 5));
   REQUIRE(server.snapshots.expected.size() == 1);
   CHECK(server.snapshots.expected[0].checkpoint->operation == 9);
   CHECK(server.lane.said.back() == "snapshot");
   SUBCASE("it is written") {
     server.jobs.checkpoint_written(write_order(3, 5), {9, true, {}, {}, 100, "sum", false});
-    const auto done = server.take<CheckpointDone>();
-    REQUIRE(done.size() == 1);
-    CHECK(done[0].checksum == "sum");
+    const auto done = only_one(server.take<CheckpointDone>());
+    CHECK(done.checksum == "sum");
     CHECK(server.take<SnapshotDone>().empty());
-    const auto status = server.jobs.statuses();
-    REQUIRE(status.size() == 1);
-    CHECK_FALSE(status[0].snapshot_durable);
-    CHECK_FALSE(status[0].snapshot_pending);
+    const auto status = only_one(server.jobs.statuses());
+    CHECK_FALSE(status.snapshot_durable);
+    CHECK_FALSE(status.snapshot_pending);
   }
   SUBCASE("the job stops at that round meanwhile: that state goes into the store") {
     server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kStopped, Round(5), "stopped"});
@@ -54,15 +52,13 @@ TEST_CASE("a running job's round goes into a checkpoint, and counts as no snapsh
 }
 
 TEST_CASE("what lanes keep of a view that is over goes into a checkpoint, and is kept all the same") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   server.restart(3);
   server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
   SUBCASE("another round is refused") {
     server.jobs.on(write_order(3, 6));
-    const auto done = server.take<CheckpointDone>();
-    REQUIRE(done.size() == 1);
-    CHECK_FALSE(done[0].ok);
+    const auto done = only_one(server.take<CheckpointDone>());
+    CHECK_FALSE(done.ok);
     CHECK(server.snapshots.expected.empty());
     CHECK(server.jobs.keeps());
   }
@@ -75,9 +71,8 @@ TEST_CASE("what lanes keep of a view that is over goes into a checkpoint, and is
     server.jobs.checkpoint_written(write_order(3, 5), {9, false, ErrorCode::kStopped, "the next view opens"});
     CHECK(server.take<CheckpointDone>().size() == 1);
     server.jobs.lane_opened(JobId(7), ViewId(4), {});
-    const auto ready = server.take<ShardReady>();
-    REQUIRE(ready.size() == 1);
-    CHECK(ready[0].ok);
+    const auto ready = only_one(server.take<ShardReady>());
+    CHECK(ready.ok);
   }
   SUBCASE("it is given up, and another one takes its place") {
     WriteCheckpoint second = write_order(3, 5);
@@ -109,9 +104,8 @@ TEST_CASE("what lanes keep of a view that is over goes into a checkpoint, and is
     server.jobs.lane_stopped(JobId(7), ViewId(3), Round(5), true);
     server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
     server.jobs.checkpoint_written(write_order(3, 5), {9, true, {}, {}, 100, "sum", false});
-    const auto done = server.take<CheckpointDone>();
-    REQUIRE(done.size() == 1);
-    CHECK(done[0].ok);
+    const auto done = only_one(server.take<CheckpointDone>());
+    CHECK(done.ok);
     CHECK(server.jobs.empty());
     CHECK(server.jobs.keeps());  // for the next view
     OpenJob again = server.open_message(4, true);

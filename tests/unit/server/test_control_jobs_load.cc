@@ -1,4 +1,6 @@
 // ControlJobs: what a view begins with is loaded, and what is not wanted is dropped.
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/control_jobs_fixture.h"
 
 namespace tributary::control_jobs_test {
@@ -25,9 +27,8 @@ TEST_CASE("stops, and decisions of other jobs, are heard while a job loads, and 
   CHECK(server.jobs.progress()[1].loaded == 0);
   server.sent.clear();
   server.restart(3);
-  const auto kept = server.take<ShardKept>();
-  REQUIRE(kept.size() == 1);
-  CHECK_FALSE(kept[0].any);  // to everybody it is what the store has
+  const auto kept = only_one(server.take<ShardKept>());
+  CHECK_FALSE(kept.any);  // to everybody it is what the store has
 }
 
 TEST_CASE("what was loaded, or is being, for a view that never began is not loaded again") {
@@ -74,10 +75,9 @@ TEST_CASE("what was loaded, or is being, for a view that never began is not load
   CHECK(said.back() == "opened");
   server.sent.clear();
   server.jobs.lane_opened(JobId(7), ViewId(4), {});
-  const auto ready = server.take<ShardReady>();
-  REQUIRE(ready.size() == 1);
-  CHECK(ready[0].ok);
-  CHECK(ready[0].view == ViewId(4));
+  const auto ready = only_one(server.take<ShardReady>());
+  CHECK(ready.ok);
+  CHECK(ready.view == ViewId(4));
   CHECK(server.orders.loads.size() == 1);
 }
 
@@ -95,9 +95,8 @@ TEST_CASE("what a view that got no further than its snapshot was loaded with ser
     reached = 6;
   }
   server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(reached));
-  const auto kept = server.take<ShardKept>();
-  REQUIRE(kept.size() == 1);
-  CHECK(kept[0].any);
+  const auto kept = only_one(server.take<ShardKept>());
+  CHECK(kept.any);
   server.jobs.on(server.resume_message(4));
   CHECK(server.orders.loads.size() == (reached == 5 ? 1 : 2));
   CHECK(server.lane.said.back() == (reached == 5 ? "opened" : "open"));
@@ -143,11 +142,10 @@ TEST_CASE("a load that fails after its view is over fails the view that goes on 
   server.sent.clear();
   REQUIRE(server.orders.loads.size() == 1);
   server.orders.loads[0].done(fail(ErrorCode::kStore, "a block's checksum does not match"));
-  const auto refused = server.take<ShardReady>();
-  REQUIRE(refused.size() == 1);
-  CHECK_FALSE(refused[0].ok);
-  CHECK(refused[0].view == ViewId(4));
-  CHECK(refused[0].message.find("checksum") != std::string::npos);
+  const auto refused = only_one(server.take<ShardReady>());
+  CHECK_FALSE(refused.ok);
+  CHECK(refused.view == ViewId(4));
+  CHECK(testing::contains(refused.message, "checksum"));
   server.jobs.on(server.resume_message(5));
   CHECK(server.orders.loads.size() == 2);
 }

@@ -1,4 +1,5 @@
 // A trace on a server: orders that come twice or too late, and when its records are sent.
+#include "tests/unit/required.h"
 #include "tests/unit/server/control_jobs_fixture.h"
 
 namespace tributary::control_jobs_test {
@@ -10,8 +11,7 @@ const TraceRounds kNoMore{JobId(7), ViewId(3), Round(), Round()};
 }  // namespace
 
 TEST_CASE("the records of a trace are sent when every chunk is past its last round") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   server.jobs.on(kOrder);
   CHECK(server.lane.said.back() == "trace");
   const std::size_t commands = server.lane.said.size();
@@ -35,8 +35,7 @@ TEST_CASE("the records of a trace are sent when every chunk is past its last rou
 }
 
 TEST_CASE("a trace that is cut is sent as far as it is") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   server.jobs.on(kOrder);
   server.sent.clear();
   SUBCASE("at the coordinator's word") {
@@ -51,16 +50,14 @@ TEST_CASE("a trace that is cut is sent as far as it is") {
     server.jobs.tick();
   }
   CHECK(server.lane.said.back() == "end of trace");
-  const auto parts = server.take<TracePart>();
-  REQUIRE(parts.size() == 1);
-  CHECK(parts[0].done);
+  const auto part = only_one(server.take<TracePart>());
+  CHECK(part.done);
   server.jobs.on(kNoMore);
   CHECK(server.take<TracePart>().empty());
 }
 
 TEST_CASE("an order for other rounds ends a trace without its records, and begins its own if it can") {
-  Server server;
-  server.open(3);
+  OpenServer server(3);
   server.jobs.on(kOrder);
   TraceRounds next{JobId(7), ViewId(3), Round(20), Round(30)};
   bool begins = false;
