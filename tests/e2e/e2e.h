@@ -18,6 +18,8 @@
 
 #include "common/daemon/http_client.h"
 #include "common/system/file_descriptor.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/required.h"
 #include "tests/unit/temp_dir.h"
 #include "tools/cluster/local_cluster.h"
 
@@ -30,12 +32,7 @@ using testing::TempDir;
 inline constexpr seconds kPatience{100};  // for anything that takes a second on an idle machine
 
 inline bool eventually(const std::function<bool()>& condition, milliseconds patience = kPatience) {
-  const auto until = std::chrono::steady_clock::now() + patience;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() >= until) return false;
-    std::this_thread::sleep_for(milliseconds(5));
-  }
-  return true;
+  return testing::eventually(condition, patience);
 }
 
 // Returns the address of an endpoint on this machine.
@@ -80,8 +77,9 @@ inline void write_data_set(const std::string& folder) {
   }
 }
 
-inline bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+// Also of strings in JSON.
+inline bool contains(const std::string& text, const std::string& part) {
+  return testing::contains(text, part);
 }
 
 inline std::string contents(const std::string& file) {
@@ -142,9 +140,8 @@ inline Outcome run(const std::vector<std::string>& argv, const Environment& envi
                    milliseconds patience = kPatience) {
   const TempDir dir;
   const std::string log = dir / "log";
-  auto process = Process::spawn({.argv = argv, .log_file = log, .environment = environment});
-  REQUIRE_MESSAGE(process, process.error().message);
-  const auto status = process->wait(patience);
+  auto process = required(Process::spawn({.argv = argv, .log_file = log, .environment = environment}));
+  const auto status = process.wait(patience);
   const std::string text = contents(log);
   INFO(text);
   REQUIRE(status);
@@ -154,11 +151,9 @@ inline Outcome run(const std::vector<std::string>& argv, const Environment& envi
 
 // Starts a daemon that must exit by itself with an error. Returns the last lines of its log.
 inline std::string refusal_of(const std::string& daemon, const std::string& config, const std::string& log) {
-  auto process = Process::spawn({.argv = {bin(daemon), "--config", config}, .log_file = log});
-  REQUIRE(process);
-  const auto status = process->wait(kPatience);
-  REQUIRE(status);
-  CHECK_FALSE(status->ok());
+  auto process = required(Process::spawn({.argv = {bin(daemon), "--config", config}, .log_file = log}));
+  const auto status = required(process.wait(kPatience));
+  CHECK_FALSE(status.ok());
   return last_lines(log, 15);
 }
 
@@ -167,14 +162,13 @@ inline std::string refusal_of(const std::string& daemon, const std::string& conf
 inline nlohmann::json standalone_result(const TempDir& dir, const std::string& job_file, int ranks, int nodes = 1) {
   const std::string log = dir / "standalone.log";
   std::filesystem::remove(log);
-  auto process = Process::spawn({.argv = {bin("tributary-train"), "--job", job_file, "--standalone", "--ranks",
-                                          std::to_string(ranks), "--nodes", std::to_string(nodes), "--json", "--quiet"},
-                                 .log_file = log});
-  REQUIRE_MESSAGE(process, process.error().message);
-  const auto status = process->wait(kPatience);
-  REQUIRE(status);
+  auto process =
+      required(Process::spawn({.argv = {bin("tributary-train"), "--job", job_file, "--standalone", "--ranks",
+                                        std::to_string(ranks), "--nodes", std::to_string(nodes), "--json", "--quiet"},
+                               .log_file = log}));
+  const auto status = required(process.wait(kPatience));
   INFO(last_lines(log, 15));
-  REQUIRE(status->ok());
+  REQUIRE(status.ok());
   Trainer trainer;
   trainer.log_file = log;
   const std::string result = trainer_result(trainer);
@@ -223,19 +217,15 @@ inline ClusterOptions afresh(ClusterOptions options) {
 }
 
 inline std::unique_ptr<LocalCluster> start(const ClusterOptions& options) {
-  auto cluster = LocalCluster::start(options);
-  REQUIRE_MESSAGE(cluster, cluster.error().message);
-  return std::move(*cluster);
+  return required(LocalCluster::start(options));
 }
 
 inline void restart(LocalCluster& cluster, Daemon& daemon) {
-  const auto restarted = cluster.restart(daemon);
-  REQUIRE_MESSAGE(restarted, restarted.error().message);
+  required(cluster.restart(daemon));
 }
 
 inline void restart_trainer(LocalCluster& cluster, std::uint32_t rank) {
-  const auto restarted = cluster.restart_trainer(rank);
-  REQUIRE_MESSAGE(restarted, restarted.error().message);
+  required(cluster.restart_trainer(rank));
 }
 
 // A server's process and disk.
@@ -254,11 +244,10 @@ inline std::string last_round_file(const LocalCluster& cluster) {
 inline void start_trainers(LocalCluster& cluster, const std::string& job_file,
                            const std::vector<std::string>& overrides = {}) {
   std::filesystem::remove(last_round_file(cluster));
-  const auto started = cluster.start_trainers(
+  required(cluster.start_trainers(
       {.command = cluster.train_command(job_file, overrides,
                                         {"--json", "--quiet", "--last-round-after", last_round_file(cluster)}),
-       .progress_socket = {}});
-  REQUIRE_MESSAGE(started, started.error().message);
+       .progress_socket = {}}));
 }
 
 inline std::unique_ptr<LocalCluster> start(const ClusterOptions& options, const std::string& job_file,
@@ -332,9 +321,7 @@ inline std::vector<nlohmann::json> finished(LocalCluster& cluster) {
 
 // Returns the answer of the daemon's admin port.
 inline std::string answer_of(const Daemon& daemon, const std::string& path) {
-  const auto body = http_get(daemon.admin, path, milliseconds(5000));
-  REQUIRE_MESSAGE(body, body.error().message);
-  return *body;
+  return required(http_get(daemon.admin, path, milliseconds(5000)));
 }
 
 inline nlohmann::json status_of(const Daemon& daemon) {
@@ -407,25 +394,32 @@ inline void wait_for(LocalCluster& cluster, const char* field, std::uint64_t val
   }));
 }
 
-// Stops all daemons by SIGTERM in the middle of a job of `rounds` and resumes it: it ends in the reference's bits.
-inline void stop_and_resume(const TempDir& dir, const std::string& job_file, std::uint64_t rounds,
-                            const std::string& reference) {
+// Stops every daemon by SIGTERM, and waits until it has ended, and the trainers.
+inline void stop_daemons(LocalCluster& cluster) {
+  for (auto* daemons : {&cluster.servers(), &cluster.workers()}) {
+    for (Daemon& d : *daemons) d.process.send_signal(SIGTERM);
+  }
+  for (auto* daemons : {&cluster.servers(), &cluster.workers()}) {
+    for (Daemon& d : *daemons) {
+      const auto status = d.process.wait(kPatience);
+      INFO(d.name << ":\n" << last_lines(d.log_file, 15, d.log_from));
+      CHECK(required(status).describe() == "exited with status 0");
+    }
+  }
+  REQUIRE(cluster.wait_for_trainers(kPatience));
+}
+
+// Stops all daemons in the middle of a job of `rounds` and resumes it: it ends in the reference's bits. `meanwhile` is
+// called while it trains.
+inline void stop_and_resume(
+    const ClusterOptions& options, const std::string& job_file, std::uint64_t rounds, const std::string& reference,
+    const std::vector<std::string>& overrides = {}, const std::function<void()>& meanwhile = [] {}) {
   std::uint64_t stopped_at = 0;
   {
-    const auto cluster = start(two_by_two(dir), job_file);
+    const auto cluster = start(options, job_file, overrides);
     wait_for(*cluster, "max_version", 100);
-    for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
-      for (Daemon& d : *daemons) d.process.send_signal(SIGTERM);
-    }
-    for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
-      for (Daemon& d : *daemons) {
-        const auto status = d.process.wait(kPatience);
-        INFO(d.name << ":\n" << last_lines(d.log_file, 15, d.log_from));
-        REQUIRE(status);
-        CHECK(status->describe() == "exited with status 0");
-      }
-    }
-    REQUIRE(cluster->wait_for_trainers(kPatience));
+    meanwhile();
+    stop_daemons(*cluster);
     const auto all = results(*cluster);
     CHECK(all[0].at("stopped") == true);
     stopped_at = all[0].at("rounds");
@@ -433,7 +427,7 @@ inline void stop_and_resume(const TempDir& dir, const std::string& job_file, std
     CHECK(stopped_at < rounds);
     CHECK(cluster->stop().empty());
   }
-  const auto cluster = start(two_by_two(dir), job_file);
+  const auto cluster = start(options, job_file, overrides);
   const auto all = finished(*cluster);
   CHECK(cluster->stop().empty());
   CHECK(all[0].at("resumed_from") == stopped_at);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/e2e/e2e.h"
+#include "tests/unit/required.h"
 
 namespace tributary::e2e::accuracy_test {
 namespace {
@@ -25,12 +26,10 @@ double test_accuracy(const TempDir& dir, const std::string& config, const std::v
                                    "--quiet"};
   for (const std::string& assignment : kHalf) argv.insert(argv.end(), {"--set", assignment});
   for (const std::string& assignment : overrides) argv.insert(argv.end(), {"--set", assignment});
-  auto process = Process::spawn({.argv = argv, .log_file = log});
-  REQUIRE_MESSAGE(process, process.error().message);
-  const auto status = process->wait(seconds(300));
-  REQUIRE(status);
+  auto process = required(Process::spawn({.argv = argv, .log_file = log}));
+  const auto status = required(process.wait(seconds(300)));
   INFO(last_lines(log, 15));
-  REQUIRE(status->ok());
+  REQUIRE(status.ok());
   Trainer trainer;
   trainer.log_file = log;
   return nlohmann::json::parse(trainer_result(trainer)).at("test_accuracy");

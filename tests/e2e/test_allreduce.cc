@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include "tests/e2e/e2e.h"
+#include "tests/unit/required.h"
 
 namespace tributary::e2e::allreduce_test {
 namespace {
@@ -89,7 +90,7 @@ TEST_CASE("an all-reduce job runs in a cluster with servers, and goes on when a 
     REQUIRE(jobs.size() == 1);
     CHECK(jobs[0].at("transport") == "gloo");  // trainers on the CPU: nobody has to say why
     CHECK_FALSE(jobs[0].contains("why_host"));
-    CHECK(has(log_of(worker), "ranks are added up by Gloo"));
+    CHECK(contains(log_of(worker), "ranks are added up by Gloo"));
   }
   cluster->servers()[1].process.terminate(milliseconds(0));
   let_end(*cluster);
@@ -104,36 +105,13 @@ TEST_CASE(
     "run") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "stop", .chunk_bytes = 8192, .rounds = kRounds});
-  const std::string reference = standalone_digest(dir, job_file, 4);
-  std::uint64_t stopped_at = 0;
-  {
-    const auto cluster = start(nodes_in(dir / "run", 2, 2), job_file, mode("hierarchical"));
-    wait_for(*cluster, "max_version", 100);
-    const std::string shown = run({bin("tributary"), "status", "--base-dir", dir / "run"}).text;
-    CHECK(has(shown, "running"));
-    CHECK(has(shown, "node-1"));
-    CHECK_FALSE(has(shown, "SERVER"));
-    for (Daemon& d : cluster->workers()) d.process.send_signal(SIGTERM);
-    for (Daemon& d : cluster->workers()) {
-      const auto status = d.process.wait(kPatience);
-      INFO(d.name << ":\n" << last_lines(d.log_file, 15, d.log_from));
-      REQUIRE(status);
-      CHECK(status->describe() == "exited with status 0");
-    }
-    REQUIRE(cluster->wait_for_trainers(kPatience));
-    const auto all = results(*cluster);
-    CHECK(all[0].at("stopped") == true);
-    stopped_at = all[0].at("rounds");
-    CHECK(stopped_at >= 100);
-    CHECK(stopped_at < kRounds);
-    CHECK(cluster->stop().empty());
-  }
-  const auto cluster = start(nodes_in(dir / "run", 2, 2), job_file, mode("hierarchical"));
-  const auto all = finished(*cluster);
-  CHECK(cluster->stop().empty());
-  CHECK(all[0].at("resumed_from") == stopped_at);
-  CHECK(all[0].at("rounds") == kRounds);
-  CHECK(all[0].at("digest") == reference);
+  stop_and_resume(nodes_in(dir / "run", 2, 2), job_file, kRounds, standalone_digest(dir, job_file, 4),
+                  mode("hierarchical"), [&] {
+                    const std::string shown = run({bin("tributary"), "status", "--base-dir", dir / "run"}).text;
+                    CHECK(contains(shown, "running"));
+                    CHECK(contains(shown, "node-1"));
+                    CHECK_FALSE(contains(shown, "SERVER"));
+                  });
 }
 
 TEST_CASE("all-reduce: a killed trainer is named to the others, a new one attaches and all go on from a checkpoint") {
@@ -151,7 +129,7 @@ TEST_CASE("all-reduce: a killed trainer is named to the others, a new one attach
   CHECK(all[3].at("resumed_from").get<std::uint64_t>() >= 40);
   CHECK(all[0].at("digest") == reference);
   // On the other node, too.
-  CHECK(has(log_of(cluster->workers()[0]), "trainer rank 3 (pid " + std::to_string(pid) + ") on node 1 died"));
+  CHECK(contains(log_of(cluster->workers()[0]), "trainer rank 3 (pid " + std::to_string(pid) + ") on node 1 died"));
   CHECK(cluster->stop().empty());
 }
 
@@ -171,7 +149,7 @@ TEST_CASE(
     const auto cluster = start(nodes_in(dir / "run", 2, 2), job_file, mode("hierarchical"));
     wait_for_checkpoint(*cluster);
     survive_kill_of(*cluster, cluster->workers()[victim.node], reference);
-    for (const std::string& words : victim.words) CHECK(has(log_of(cluster->workers()[1 - victim.node]), words));
+    for (const std::string& words : victim.words) CHECK(contains(log_of(cluster->workers()[1 - victim.node]), words));
   }
 }
 
@@ -181,13 +159,13 @@ TEST_CASE("a worker whose coordinator nobody serves says so, and its trainers en
   const std::string coordinator = "ipc://" + (dir / "coordinator");
   std::ofstream(config) << "[worker]\ncoordinator = \"" << coordinator << "\"\nsocket = \"" << socket
                         << "\"\nadmin = \"\"\n[limits]\nheartbeat_ms = 100\npeer_timeout_ms = 500\n";
-  auto worker = Process::spawn({.argv = {bin("tributary-worker"), "--config", config}, .log_file = log});
-  REQUIRE(worker);
-  REQUIRE(eventually([&] { return has(last_lines(log, 15), "waiting for the coordinator at " + coordinator); }));
+  const auto worker =
+      required(Process::spawn({.argv = {bin("tributary-worker"), "--config", config}, .log_file = log}));
+  REQUIRE(eventually([&] { return contains(last_lines(log, 15), "waiting for the coordinator at " + coordinator); }));
   REQUIRE(eventually(
-      [&] { return has(last_lines(log, 15), "the coordinator at " + coordinator + " has not been heard"); }));
-  CHECK(has(last_lines(log, 15), "serve_coordinator"));
-  CHECK_FALSE(has(last_lines(log, 15), "ready {"));
+      [&] { return contains(last_lines(log, 15), "the coordinator at " + coordinator + " has not been heard"); }));
+  CHECK(contains(last_lines(log, 15), "serve_coordinator"));
+  CHECK_FALSE(contains(last_lines(log, 15), "ready {"));
 }
 
 TEST_CASE("two workers that serve the coordinator at one address: the second does not start and says why") {
@@ -197,8 +175,8 @@ TEST_CASE("two workers that serve the coordinator at one address: the second doe
   std::ofstream(config) << "[worker]\ncoordinator = \"" << cluster->coordinator() << "\"\nsocket = \""
                         << (dir / "second.sock") << "\"\nadmin = \"\"\nserve_coordinator = true\n";
   const std::string said = refusal_of("tributary-worker", config, log);
-  CHECK(has(said, cluster->coordinator()));
-  CHECK(has(said, "only one worker of the cluster"));
+  CHECK(contains(said, cluster->coordinator()));
+  CHECK(contains(said, "only one worker of the cluster"));
 }
 
 TEST_CASE("tributary up starts no servers for an all-reduce job, and refuses to start none for a job on servers") {
@@ -208,11 +186,11 @@ TEST_CASE("tributary up starts no servers for an all-reduce job, and refuses to 
   };
   const Outcome ring = up(write_job(dir, {.name = "ring", .mode = "allreduce"}), "--nodes", "2");
   CHECK(ring.status == 0);
-  CHECK(has(ring.text, "0 servers, 2 nodes x 1 rank"));
-  CHECK(has(ring.text, "(in worker 0)"));
+  CHECK(contains(ring.text, "0 servers, 2 nodes x 1 rank"));
+  CHECK(contains(ring.text, "(in worker 0)"));
   const Outcome none = up(write_job(dir, {.name = "none"}), "--servers", "0");
   CHECK(none.status == 2);
-  CHECK(has(none.text, "--servers 0"));
+  CHECK(contains(none.text, "--servers 0"));
 }
 
 }  // namespace

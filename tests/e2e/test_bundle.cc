@@ -49,7 +49,7 @@ TEST_CASE("the bundle is small enough, holds all it needs, and trains in an empt
   INFO(contents(log));
   const std::string digest = nlohmann::json::parse(trainer_result(trainer)).at("digest");
   INFO(output);
-  CHECK(output.find("\"digest\":\"" + digest + "\"") != std::string::npos);
+  CHECK(contains(output, "\"digest\":\"" + digest + "\""));
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ void runs(const TempDir& dir, const std::string& command) {
   const Outcome outcome = shell(dir, command);
   INFO(command << "\n" << outcome.text);
   CHECK(outcome.status == 1);
-  CHECK(outcome.text.find("TRIBUTARY_TOPOLOGY: environment variable RANK is not set") != std::string::npos);
+  CHECK(contains(outcome.text, "TRIBUTARY_TOPOLOGY: environment variable RANK is not set"));
 }
 
 }  // namespace

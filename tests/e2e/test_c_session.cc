@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "tests/e2e/e2e.h"
+#include "tests/unit/required.h"
 
 namespace tributary::e2e::c_session_test {
 namespace {
@@ -20,16 +21,16 @@ std::array<Rank, kRanks> start_ranks(const TempDir& dir, LocalCluster& cluster, 
   for (int rank = 0; rank < kRanks; ++rank) {
     ranks[rank].log = dir / ("rank-" + std::to_string(rank) + ".log");
     std::filesystem::remove(ranks[rank].log);
-    auto process = Process::spawn({.argv = {bin("example_session"), rounds},
-                                   .log_file = ranks[rank].log,
-                                   .environment = {{"RANK", std::to_string(rank)},
-                                                   {"WORLD_SIZE", std::to_string(kRanks)},
-                                                   {"LOCAL_RANK", std::to_string(rank % 2)},
-                                                   {"LOCAL_WORLD_SIZE", "2"},
-                                                   {"GROUP_RANK", std::to_string(rank / 2)},
-                                                   {"TRIBUTARY_SOCKET", cluster.workers()[rank / 2].socket}}});
-    REQUIRE_MESSAGE(process, process.error().message);
-    ranks[rank].process = std::move(*process);
+    auto process =
+        required(Process::spawn({.argv = {bin("example_session"), rounds},
+                                 .log_file = ranks[rank].log,
+                                 .environment = {{"RANK", std::to_string(rank)},
+                                                 {"WORLD_SIZE", std::to_string(kRanks)},
+                                                 {"LOCAL_RANK", std::to_string(rank % 2)},
+                                                 {"LOCAL_WORLD_SIZE", "2"},
+                                                 {"GROUP_RANK", std::to_string(rank / 2)},
+                                                 {"TRIBUTARY_SOCKET", cluster.workers()[rank / 2].socket}}}));
+    ranks[rank].process = std::move(process);
   }
   return ranks;
 }

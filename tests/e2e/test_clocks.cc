@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "tests/e2e/e2e.h"
+#include "tests/unit/required.h"
 
 namespace tributary::e2e::clocks_test {
 namespace {
@@ -32,10 +33,9 @@ std::string write_counting_job(const TempDir& dir, std::optional<std::uint64_t> 
 
 void start_counting(LocalCluster& cluster, const std::string& job_file, std::uint64_t clocks = kClocks,
                     std::uint32_t chunks = kChunks) {
-  const auto started = cluster.start_trainers(
+  required(cluster.start_trainers(
       {.command = job_command({bin("clock_rank")}, job_file, {}, {std::to_string(clocks), std::to_string(chunks)}),
-       .progress_socket = {}});
-  REQUIRE_MESSAGE(started, started.error().message);
+       .progress_socket = {}}));
 }
 
 std::vector<nlohmann::json> counted(LocalCluster& cluster) {
@@ -111,18 +111,7 @@ TEST_CASE("SIGTERM to every daemon, and the same again: every push is in the par
     const auto cluster = start(two_by_two(dir));
     start_counting(*cluster, job_file);
     wait_for(*cluster, "min_version", 50);
-    for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
-      for (Daemon& d : *daemons) d.process.send_signal(SIGTERM);
-    }
-    REQUIRE(cluster->wait_for_trainers(kPatience));
-    for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
-      for (Daemon& d : *daemons) {
-        const auto status = d.process.wait(kPatience);
-        INFO(d.name << ":\n" << last_lines(d.log_file, 15, d.log_from));
-        REQUIRE(status);
-        CHECK(status->describe() == "exited with status 0");
-      }
-    }
+    stop_daemons(*cluster);
     for (const auto& rank : counted(*cluster)) {
       CHECK(rank.at("stopped") == true);
       stopped_at = std::min(stopped_at, number(rank, "clock"));

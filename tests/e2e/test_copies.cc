@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "tests/e2e/e2e.h"
+#include "tests/unit/required.h"
 
 namespace tributary::e2e::copies_test {
 namespace {
@@ -35,7 +36,7 @@ void outlives(const TempDir& dir, ClusterOptions options, const std::vector<int>
     Daemon& daemon = cluster->servers()[static_cast<std::size_t>(server)];
     lose_for_good(*cluster, static_cast<std::size_t>(server));
     restart(*cluster, daemon);
-    const bool read = eventually([&] { return has(log_of(daemon), "it is read from there"); });
+    const bool read = eventually([&] { return contains(log_of(daemon), "it is read from there"); });
     for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
       for (const Daemon& d : *daemons) {
         if (!read) MESSAGE(d.name << ":\n" << last_lines(d.log_file, 25, d.log_from));
@@ -90,10 +91,9 @@ TEST_CASE("a stopped job whose server's disk was lost goes on from where it was;
     for (const char* store : {"/store-1", "/store-2"}) fs::remove_all(base + store);
     const auto cluster = start(options, job_file, kTwoCopies);
     REQUIRE(cluster->wait_for_trainers(kPatience));
-    const auto failure = cluster->failure();
-    REQUIRE(failure);
-    CHECK(has(*failure, "server 1's store lacks the snapshot of round " + std::to_string(stopped)));
-    CHECK(has(*failure, "restore a checkpoint"));
+    const auto failure = required(cluster->failure());
+    CHECK(contains(failure, "server 1's store lacks the snapshot of round " + std::to_string(stopped)));
+    CHECK(contains(failure, "restore a checkpoint"));
     cluster->stop_now();
   }
 }

@@ -29,12 +29,12 @@ TEST_CASE("with nvcc but without the header of NCCL, configuring names the cure 
   const Outcome one = configure(there);
   INFO(one.text);
   REQUIRE(one.status == 0);
-  CHECK(has(one.text, "NCCL: " + there + "/nccl.h"));
+  CHECK(contains(one.text, "NCCL: " + there + "/nccl.h"));
 
   const Outcome none = configure(missing);
   INFO(none.text);
   REQUIRE(none.status == 0);
-  CHECK(has(none.text, "NCCL: left out, nccl.h was not found. Install libnccl-dev, or nvidia-nccl-cu13 of PyPI"));
+  CHECK(contains(none.text, "NCCL: left out, nccl.h was not found. Install libnccl-dev, or nvidia-nccl-cu13 of PyPI"));
 
   // Everything that the header could be missing in.
   const Outcome built = shell("cd '" + build +
@@ -44,7 +44,7 @@ TEST_CASE("with nvcc but without the header of NCCL, configuring names the cure 
                               "echo \"$objects\" && ninja $objects");
   INFO(built.text);
   CHECK(built.status == 0);
-  CHECK(has(built.text, "cuda_device_api"));
+  CHECK(contains(built.text, "cuda_device_api"));
 }
 
 }  // namespace

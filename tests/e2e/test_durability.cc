@@ -95,7 +95,7 @@ TEST_CASE("a full disk of a server: training goes on, and snapshots come again w
   const Outcome save = run({bin("tributary"), "checkpoint", "save", "on", "--dir", *disk / "checkpoints", "--committed",
                             "--base-dir", base});
   CHECK(save.status != 0);
-  CHECK(has(save.text, "No space left"));
+  CHECK(contains(save.text, "No space left"));
   disk->make_room();
   wait_until(*cluster, [&] { return job_number(*cluster, "committed") > committed + 500; });
   CHECK(job_on(cluster->servers()[1]).at("snapshot").at("error") == "");

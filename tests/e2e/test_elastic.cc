@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/e2e/tool_call.h"
+#include "tests/unit/required.h"
 #include "tools/cluster/progress_socket.h"
 #include "train/sampler.h"
 
@@ -27,12 +28,11 @@ constexpr const char* kContinue = "[membership]\non_worker_loss = \"continue\"\n
 // that a round lasts a millisecond on any machine, and others have time to come and go.
 void start_nodes(LocalCluster& cluster, const std::string& job_file, std::vector<std::uint32_t> nodes,
                  std::uint32_t world_nodes = 0) {
-  const auto started = cluster.start_trainers(
+  required(cluster.start_trainers(
       {.command = cluster.train_command(job_file, {}, {"--json", "--quiet", "--slow-us-per-sample", "20"}),
        .progress_socket = {},
        .nodes = std::move(nodes),
-       .world_nodes = world_nodes});
-  REQUIRE_MESSAGE(started, started.error().message);
+       .world_nodes = world_nodes}));
 }
 
 // Counts rounds whose ranks reported all samples of the round, each once, and rounds in which they reported others. The
@@ -44,11 +44,10 @@ class Coverage {
     sums_[report.round][{report.world_size, report.resumed}][report.rank] = report.samples_sum;
   }
   void check(std::uint64_t rounds_whole) const {
-    auto sampler = train::Sampler::make({.samples = 512, .global_batch = 64, .seed = 7, .elastic = true});
-    REQUIRE(sampler);
+    auto sampler = required(train::Sampler::make({.samples = 512, .global_batch = 64, .seed = 7, .elastic = true}));
     std::uint64_t whole = 0, wrong = 0, dealt_twice = 0;
     for (const auto& [round, views] : sums_) {
-      const std::uint64_t expected = train::samples_sum(sampler->share(Round(round), Rank(0), 0));
+      const std::uint64_t expected = train::samples_sum(sampler.share(Round(round), Rank(0), 0));
       bool some_whole = false;
       for (const auto& [view, ranks] : views) {
         if (ranks.size() != view.first) continue;
@@ -75,9 +74,8 @@ class ElasticRun {
  public:
   ElasticRun(const TempDir& dir, std::string job_file, std::vector<std::uint32_t> phases)
       : job_file_(std::move(job_file)), phases_(std::move(phases)), cluster_(start(cluster_options(dir))) {
-    auto progress = ProgressSocket::listen(cluster_->socket_dir() + "/progress.sock");
-    REQUIRE(progress);
-    progress_.emplace(std::move(*progress));
+    auto progress = required(ProgressSocket::listen(cluster_->socket_dir() + "/progress.sock"));
+    progress_.emplace(std::move(progress));
   }
 
   // Returns the results of the nodes that stayed to the end.
@@ -127,12 +125,11 @@ class ElasticRun {
       REQUIRE(cluster_->restart_trainer(node));
     }
     if (fresh.empty()) return;
-    const auto started = cluster_->start_trainers(
+    required(cluster_->start_trainers(
         {.command = cluster_->train_command(job_file_, {}, {"--json", "--quiet", "--slow-us-per-sample", "250"}),
          .progress_socket = cluster_->socket_dir() + "/progress.sock",
          .nodes = std::move(fresh),
-         .world_nodes = from == 0 ? to : cluster_->options().nodes});
-    REQUIRE_MESSAGE(started, started.error().message);
+         .world_nodes = from == 0 ? to : cluster_->options().nodes}));
   }
 
   // Until this phase's share of the rounds is through, of which its nodes complete some.

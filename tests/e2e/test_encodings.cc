@@ -92,7 +92,7 @@ TEST_CASE(
     survive_kill_of(*cluster, worker ? cluster->workers()[1] : cluster->servers()[1], reference);
     if (!worker) continue;  // whether a server's snapshots could follow is the disk's affair
     const std::string text = log_of(cluster->coordinator_daemon());
-    CHECK(text.find(", as the servers have it") != std::string::npos);
+    CHECK(contains(text, ", as the servers have it"));
   }
 }
 

@@ -48,9 +48,9 @@ TEST_CASE(
   const auto cluster = start(options);
   CHECK(LocalCluster::has_coordinator(cluster->servers()[0]));
   CHECK_FALSE(LocalCluster::has_coordinator(cluster->servers()[1]));
-  CHECK(has(answer_of(cluster->servers()[0], "/metrics"), "tributary_coordinator_here 1"));
-  CHECK(has(answer_of(cluster->servers()[1], "/metrics"), "tributary_coordinator_here 0"));
-  CHECK(has(answer_of(cluster->servers()[1], "/"), "has it; ask there"));
+  CHECK(contains(answer_of(cluster->servers()[0], "/metrics"), "tributary_coordinator_here 1"));
+  CHECK(contains(answer_of(cluster->servers()[1], "/metrics"), "tributary_coordinator_here 0"));
+  CHECK(contains(answer_of(cluster->servers()[1], "/"), "has it; ask there"));
   start_trainers(*cluster, job_file, kTwoCopies);
   std::size_t holder = 0;
   for (int moves = 0; moves < 2; ++moves) {
@@ -61,7 +61,7 @@ TEST_CASE(
     if (options.transport == Transport::kTcp && moves == 0) {
       move_away(*cluster, cluster->base_dir() + "/server-0.toml");
       restart(*cluster, cluster->servers()[holder]);
-      CHECK(has(log_of(cluster->servers()[0]), "tcp://192.0.2.1:7070 is no address of this machine"));
+      CHECK(contains(log_of(cluster->servers()[0]), "tcp://192.0.2.1:7070 is no address of this machine"));
       break;  // one of two is left
     }
     restart(*cluster, cluster->servers()[holder]);

@@ -91,7 +91,7 @@ TEST_CASE("status and metrics tell of the gate") {
   CHECK(gate.at("gradient_norm").get<double>() > 0.0);
   CHECK(gate.at("loss_scale") == 1.0);
   CHECK(gate.at("rounds_skipped") == 0);
-  CHECK(has(answer_of(cluster->servers()[0], "/metrics"), "tributary_server_job_gradient_norm{job=\"told\"}"));
+  CHECK(contains(answer_of(cluster->servers()[0], "/metrics"), "tributary_server_job_gradient_norm{job=\"told\"}"));
   cluster->stop_now();
 }
 
@@ -117,7 +117,7 @@ void survives(const char* name, const char* optimizer, const std::string& gate, 
   if (worker) return;
   // Rounds came back with their decisions.
   const std::string text = log_of(cluster->coordinator_daemon());
-  CHECK(text.find("the nodes push again what came after it") != std::string::npos);
+  CHECK(contains(text, "the nodes push again what came after it"));
 }
 
 TEST_CASE("a job with a gate survives the loss of a server in the same bits") {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "tests/e2e/e2e.h"
+#include "tests/unit/required.h"
 
 namespace tributary::e2e::gpu_check_test {
 namespace {
@@ -66,9 +67,8 @@ esac)");
     const std::string out = dir_ / "stdout";
     fs::remove(out);
     const std::string path = (dir_ / "path") + ":" + std::getenv("PATH");
-    auto process = Process::spawn({.argv = argv, .log_file = out, .environment = {{"PATH", path}}});
-    REQUIRE_MESSAGE(process, process.error().message);
-    const auto status = process->wait(kPatience);
+    auto process = required(Process::spawn({.argv = argv, .log_file = out, .environment = {{"PATH", path}}}));
+    const auto status = process.wait(kPatience);
     INFO(last_lines(out, 5) << last_lines(dir_ / "stderr", 20));
     REQUIRE(status);
     CHECK(status->signal == 0);
@@ -147,7 +147,7 @@ TEST_CASE("gpu_check runs tests, sanitizers and benchmarks, and keeps their figu
        {"gpu_check: passed", "name Some \"quoted\" GPU", "1 of one pass below 0.85 of it; slow one 0.50",
         "bench gpu-pipeline, int8, 4 MiB, ranks 1: 9.50 GB/s each way; of a chunk's 7 us 2 up, 3 down",
         "skipped: bench gpu-costs: this build's 'tributary bench' has no gpu-costs"}) {
-    CHECK_MESSAGE(page.find(said) != std::string::npos, said, "\n", page);
+    CHECK_MESSAGE(contains(page, said), said, "\n", page);
   }
   CHECK(step(result, "bench gpu-pipeline, fp32, tcp").at("status") == "passed");
   CHECK(step(result, "bench gpu-pipeline, MPS, ranks 1").at("reason") == "nvidia-cuda-mps-control is not on PATH");
@@ -158,10 +158,10 @@ TEST_CASE("gpu_check runs tests, sanitizers and benchmarks, and keeps their figu
   std::string line;
   std::size_t lines = 0;
   for (; std::getline(sanitized, line); ++lines) {
-    CHECK(line.find("--error-exitcode") != std::string::npos);
-    CHECK(line.find("--test-case=") != std::string::npos);
+    CHECK(contains(line, "--error-exitcode"));
+    CHECK(contains(line, "--test-case="));
     // Tests make calls fail, and look at what is said.
-    CHECK((line.find("--report-api-errors no") != std::string::npos) == (line.find("memcheck") != std::string::npos));
+    CHECK(contains(line, "--report-api-errors no") == contains(line, "memcheck"));
   }
   CHECK(lines == 2);
   // Whether it is right comes before how fast it is.
@@ -204,23 +204,23 @@ TEST_CASE("gpu_check keeps enough of a step that fails, crashes or hangs to mend
   // Others of its kind would take their time, too.
   CHECK(step(result, "bench gpu-pipeline, fp32, 1 MiB, ranks 1").at("reason") == "'" + hung + "' failed");
   const std::string threads = fake.kept(folder + "/threads.txt");
-  CHECK_MESSAGE(threads.find("tributary-worker") != std::string::npos, threads);
+  CHECK_MESSAGE(contains(threads, "tributary-worker"), threads);
   const Outcome logs = run({"/bin/bash", "-c", "tar tf '" + fake.out() + "/results.tar' | grep '" + folder + "/logs'"});
   INFO(logs.text);
   std::string worker;
   std::istringstream names(logs.text);
   for (std::string name; std::getline(names, name);) {
-    if (name.find("worker-0.log") != std::string::npos) worker = fake.kept(name.substr(0, name.size() - 3));
-    if (name.find("worker-0.toml") != std::string::npos) {
-      CHECK(fake.kept(name.substr(0, name.size() - 3)).find("level = \"debug\"") != std::string::npos);
+    if (contains(name, "worker-0.log")) worker = fake.kept(name.substr(0, name.size() - 3));
+    if (contains(name, "worker-0.toml")) {
+      CHECK(contains(fake.kept(name.substr(0, name.size() - 3)), "level = \"debug\""));
     }
   }
-  CHECK(worker.find("crash: signal 6") != std::string::npos);
-  CHECK(worker.find("(+0x") != std::string::npos);
-  CHECK(worker.find("which the signal hit") != std::string::npos);
+  CHECK(contains(worker, "crash: signal 6"));
+  CHECK(contains(worker, "(+0x"));
+  CHECK(contains(worker, "which the signal hit"));
   const std::string page = last_lines(fake.out() + "/gpu_check.txt", 1000);
   CHECK_MESSAGE(page.find("gpu_check: failed, ") < 5, page);
-  CHECK(page.find("failed: node: test_gpu_node, another process: ended by signal 11") != std::string::npos);
+  CHECK(contains(page, "failed: node: test_gpu_node, another process: ended by signal 11"));
 }
 
 TEST_CASE("gpu_check measures the pipeline once more under MPS, which it starts and ends") {

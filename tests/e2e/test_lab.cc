@@ -10,6 +10,7 @@
 #include <string>
 
 #include "tests/e2e/e2e.h"
+#include "tests/unit/required.h"
 #include "tools/cluster/command.h"
 #include "tools/lab/lab.h"
 #include "tools/lab/network_namespace.h"
@@ -43,18 +44,15 @@ struct SmallLab {
   Process start(std::vector<std::string> arguments) const {
     std::vector<std::string> argv = {bin("tributary"), "lab"};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
-    auto process = Process::spawn({.argv = argv, .log_file = dir / "out.log"});
-    REQUIRE_MESSAGE(process, process.error().message);
-    return std::move(*process);
+    return required(Process::spawn({.argv = argv, .log_file = dir / "out.log"}));
   }
   // Its exit status.
   int run(std::vector<std::string> arguments) const {
     std::filesystem::remove(dir / "out.log");
     Process process = start(std::move(arguments));
-    const auto status = process.wait(kPatience);
-    REQUIRE(status);
-    REQUIRE(status->signal == 0);
-    return status->code;
+    const auto status = required(process.wait(kPatience));
+    REQUIRE(status.signal == 0);
+    return status.code;
   }
   std::string output() const { return last_lines(dir / "out.log", 20); }
 
@@ -111,11 +109,11 @@ TEST_CASE("a comparison measures every variant, beside its prediction") {
   if (skipped()) return;
   const SmallLab lab;
   std::filesystem::remove(lab.dir / "out.log");
-  auto process = Process::spawn({.argv = {bin("tributary"), "bench", "compare", lab.file, "--repetitions", "2",
-                                          "--rounds", "3", "--no-verify", "--json", "--base-dir", lab.dir / "run"},
-                                 .log_file = lab.dir / "out.log"});
-  REQUIRE_MESSAGE(process, process.error().message);
-  const auto status = process->wait(kPatience);
+  auto process =
+      required(Process::spawn({.argv = {bin("tributary"), "bench", "compare", lab.file, "--repetitions", "2",
+                                        "--rounds", "3", "--no-verify", "--json", "--base-dir", lab.dir / "run"},
+                               .log_file = lab.dir / "out.log"}));
+  const auto status = process.wait(kPatience);
   INFO(lab.output());
   REQUIRE(status);
   REQUIRE(status->ok());
@@ -143,15 +141,15 @@ TEST_CASE("a lab that is up is used by runs, keeps its state, and goes when it i
   CHECK(lab.namespaces().size() == 3);
   CHECK(lab.has_state());
   REQUIRE(lab.run({"up", lab.file}) == 0);
-  CHECK(lab.output().find("already") != std::string::npos);
+  CHECK(contains(lab.output(), "already"));
   REQUIRE(lab.run({"run", lab.file, "--exchange", "--json", "--base-dir", lab.dir / "run"}) == 0);
   CHECK(lab.namespaces().size() == 3);
   REQUIRE(lab.run({"down", lab.file}) == 0);
-  CHECK(lab.output().find("3 namespaces removed") != std::string::npos);
+  CHECK(contains(lab.output(), "3 namespaces removed"));
   CHECK(lab.namespaces().empty());
   CHECK_FALSE(lab.has_state());
   REQUIRE(lab.run({"down", lab.name}) == 0);
-  CHECK(lab.output().find("nothing was up") != std::string::npos);
+  CHECK(contains(lab.output(), "nothing was up"));
 }
 
 TEST_CASE("what a killed run leaves is found and taken down") {
@@ -160,7 +158,7 @@ TEST_CASE("what a killed run leaves is found and taken down") {
   Process run = lab.running();
   // Nobody else may take down what is in use.
   CHECK(lab.run({"down", lab.name}) == 1);
-  CHECK(lab.output().find("in use by process " + std::to_string(run.pid())) != std::string::npos);
+  CHECK(contains(lab.output(), "in use by process " + std::to_string(run.pid())));
   run.terminate(milliseconds(0));
   CHECK(lab.namespaces().size() == 3);
   CHECK(lab.run({"down", lab.name}) == 0);
@@ -185,10 +183,9 @@ TEST_CASE("a run that is interrupted stops everything and removes its lab") {
   const SmallLab lab;
   Process run = lab.running();
   run.send_signal(SIGINT);
-  const auto status = run.wait(kPatience);
-  REQUIRE(status);
-  CHECK(status->signal == 0);
-  CHECK(status->code == 1);
+  const auto status = required(run.wait(kPatience));
+  CHECK(status.signal == 0);
+  CHECK(status.code == 1);
   CHECK(lab.namespaces().empty());
   CHECK_FALSE(lab.has_state());
 }
@@ -198,11 +195,10 @@ TEST_CASE("without the right to make networks the lab says so and begins nothing
   std::vector<std::string> argv = {bin("tributary"), "lab", "up", lab.file};
   const bool allowed = lab::may_make_namespaces().has_value();
   if (allowed) argv.insert(argv.begin(), {"setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-net_admin"});
-  const auto result = run_command({.argv = argv});
-  REQUIRE_FALSE(result);
-  INFO(result.error().message);
-  CHECK(result.error().message.find("exited with status 2") != std::string::npos);
-  if (allowed) CHECK(result.error().message.find("CAP_NET_ADMIN") != std::string::npos);
+  const auto result = failure_of(run_command({.argv = argv}));
+  INFO(result.message);
+  CHECK(contains(result.message, "exited with status 2"));
+  if (allowed) CHECK(contains(result.message, "CAP_NET_ADMIN"));
   CHECK(lab.namespaces().empty());
 }
 
@@ -210,7 +206,7 @@ TEST_CASE("a lab file with a mistake is refused before anything is made") {
   const SmallLab lab;
   std::ofstream(lab.file, std::ios::app) << "\n[newtork]\nrate_mbit = 3\n";
   CHECK(lab.run({"up", lab.file}) == 2);
-  CHECK(lab.output().find("did you mean [network]?") != std::string::npos);
+  CHECK(contains(lab.output(), "did you mean [network]?"));
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ TEST_CASE("with a deadline the slow node does what it manages, is named for it, 
     text = named(*cluster, 2);
     return !text.empty();
   }));
-  CHECK(text.find("compute") != std::string::npos);
+  CHECK(contains(text, "compute"));
   CHECK(named(*cluster, 0).empty());
   Daemon& worker = cluster->workers()[1];
   worker.process.terminate(milliseconds(0));

@@ -86,7 +86,7 @@ Job long_job(const std::string& name, bool keep_state = false) {
 TEST_CASE("with inner state that begins anew, SIGTERM to every daemon and the same again ends in undisturbed bits") {
   const TempDir dir;
   const std::string job_file = write_job(dir, long_job("stop"));
-  stop_and_resume(dir, job_file, kLongRounds, standalone_digest(dir, job_file, 4));
+  stop_and_resume(two_by_two(dir), job_file, kLongRounds, standalone_digest(dir, job_file, 4));
 }
 
 TEST_CASE("with inner state that begins anew, kill -9 of a server, a worker or a trainer ends in undisturbed bits") {
@@ -123,7 +123,7 @@ TEST_CASE("inner state that is kept outlives daemons: kill -9 of a server or a w
     REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= kLongRounds / 2 + 40; }));
     survive_kill_of(*cluster, victim == "server" ? cluster->servers()[1] : cluster->workers()[1], reference);
     for (const Trainer& trainer : cluster->trainers()) {
-      CHECK(last_lines(trainer.log_file, 1000, trainer.log_from).find("begins anew") == std::string::npos);
+      CHECK_FALSE(contains(last_lines(trainer.log_file, 1000, trainer.log_from), "begins anew"));
     }
   }
 }

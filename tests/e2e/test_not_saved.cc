@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "tests/e2e/e2e.h"
+#include "tests/unit/required.h"
 #include "tests/unit/server/store/small_disk.h"
 
 namespace tributary::e2e::not_saved_test {
@@ -21,9 +22,8 @@ std::string all_of(const std::string& file, std::uint64_t from = 0) {
 }
 
 unsigned health_of(const Daemon& daemon) {
-  const auto answer = http_order(daemon.admin, "/healthz", std::nullopt, milliseconds(5000));
-  REQUIRE_MESSAGE(answer, answer.error().message);
-  return answer->status;
+  const auto answer = required(http_order(daemon.admin, "/healthz", std::nullopt, milliseconds(5000)));
+  return answer.status;
 }
 
 // Every rank's exit status.
@@ -32,11 +32,10 @@ std::vector<int> statuses(LocalCluster& cluster) {
   REQUIRE(cluster.wait_for_trainers(kPatience));
   std::vector<int> codes;
   for (Trainer& trainer : cluster.trainers()) {
-    const auto status = trainer.process.poll();
-    REQUIRE(status);
+    const auto status = required(trainer.process.poll());
     INFO(all_of(trainer.log_file, trainer.log_from));
-    CHECK(status->signal == 0);
-    codes.push_back(status->code);
+    CHECK(status.signal == 0);
+    codes.push_back(status.code);
   }
   return codes;
 }
@@ -64,8 +63,8 @@ std::unique_ptr<SmallDisk> small_store(const TempDir& dir) {
 
 void check_not_saved(LocalCluster& cluster, const std::string& why) {
   CHECK(statuses(cluster) == std::vector<int>{1, 1});
-  for (const nlohmann::json& rank : results(cluster)) CHECK(has(rank.at("not_saved"), why));
-  for (const Trainer& trainer : cluster.trainers()) CHECK(has(all_of(trainer.log_file), "not saved: " + why));
+  for (const nlohmann::json& rank : results(cluster)) CHECK(contains(rank.at("not_saved"), why));
+  for (const Trainer& trainer : cluster.trainers()) CHECK(contains(all_of(trainer.log_file), "not saved: " + why));
 }
 
 }  // namespace
@@ -83,17 +82,17 @@ TEST_CASE("a stop on a full disk: every rank says that nothing is saved and fail
     disk->fill();
     terminate(*cluster);
     check_not_saved(*cluster, "server 0");
-    CHECK(has(results(*cluster)[0].at("not_saved"), "No space left"));
+    CHECK(contains(results(*cluster)[0].at("not_saved"), "No space left"));
     const std::string log = all_of(cluster->servers()[0].log_file);
-    CHECK(has(log, "error"));
-    CHECK(has(log, "job 'full': the snapshot of round"));
+    CHECK(contains(log, "error"));
+    CHECK(contains(log, "job 'full': the snapshot of round"));
   }
   disk->make_room();
   const auto cluster = start(one_server(dir), job_file, {"train.max_rounds=10"});
   finish_training(*cluster);
   CHECK(statuses(*cluster) == std::vector<int>{0, 0});
   for (const Trainer& trainer : cluster->trainers()) {
-    CHECK(has(all_of(trainer.log_file, trainer.log_from), "starting at round 0"));
+    CHECK(contains(all_of(trainer.log_file, trainer.log_from), "starting at round 0"));
   }
   CHECK(cluster->stop().empty());
 }
@@ -112,16 +111,16 @@ TEST_CASE("a job that ends on a full disk is not saved, its server is not well, 
   check_not_saved(*cluster, "server 0");
   CHECK(results(*cluster)[0].at("rounds") == 6000);
   CHECK(health_of(server) == 503);
-  CHECK(has(answer_of(server, "/metrics"), "tributary_server_job_not_saved{job=\"end\"} 6000"));
+  CHECK(contains(answer_of(server, "/metrics"), "tributary_server_job_not_saved{job=\"end\"} 6000"));
   nlohmann::json status = status_of(server);
   REQUIRE(status.at("not_saved").size() == 1);
-  CHECK(has(status.at("not_saved").at(0).at("reason"), "No space left"));
-  CHECK(has(status.at("coordinator").at("jobs").at(0).at("not_saved"), "No space left"));
+  CHECK(contains(status.at("not_saved").at(0).at("reason"), "No space left"));
+  CHECK(contains(status.at("coordinator").at("jobs").at(0).at("not_saved"), "No space left"));
   disk->make_room();
   for (std::uint32_t rank = 0; rank < 2; ++rank) REQUIRE(cluster->restart_trainer(rank));
   CHECK(statuses(*cluster) == std::vector<int>{0, 0});
   CHECK(health_of(server) == 200);
-  CHECK_FALSE(has(answer_of(server, "/metrics"), "tributary_server_job_not_saved{job=\"end\"}"));
+  CHECK_FALSE(contains(answer_of(server, "/metrics"), "tributary_server_job_not_saved{job=\"end\"}"));
   status = status_of(server);
   CHECK(status.at("not_saved").empty());
   CHECK(status.at("coordinator").at("jobs").at(0).at("not_saved") == "");
@@ -145,15 +144,15 @@ TEST_CASE("an all-reduce job whose last checkpoint finds no room is not saved, w
     disk->fill();
     terminate(*cluster);
     check_not_saved(*cluster, "node 0's checkpoint of round");
-    CHECK(has(results(*cluster)[0].at("not_saved"), "No space left"));
-    CHECK(has(results(*cluster)[0].at("not_saved"), "this node has no other"));
+    CHECK(contains(results(*cluster)[0].at("not_saved"), "No space left"));
+    CHECK(contains(results(*cluster)[0].at("not_saved"), "this node has no other"));
   }
   disk->make_room();
   const auto cluster = start(options, job_file, {"job.mode=\"allreduce\"", "train.max_rounds=10"});
   finish_training(*cluster);
   CHECK(statuses(*cluster) == std::vector<int>{0, 0});
   for (const Trainer& trainer : cluster->trainers()) {
-    CHECK(has(all_of(trainer.log_file, trainer.log_from), "going on after round"));  // node 1 has its checkpoint
+    CHECK(contains(all_of(trainer.log_file, trainer.log_from), "going on after round"));  // node 1 has its checkpoint
   }
   CHECK(cluster->stop().empty());
 }
@@ -232,7 +231,7 @@ TEST_CASE("who asked for a stop is told by every rank, and after a restart of th
     CHECK(rank.at("stop_reason") == who);
     CHECK(rank.at("not_saved") == "");
   }
-  for (const Trainer& trainer : cluster->trainers()) CHECK(has(all_of(trainer.log_file), ": " + who));
+  for (const Trainer& trainer : cluster->trainers()) CHECK(contains(all_of(trainer.log_file), ": " + who));
   Daemon& first = cluster->servers()[0];
   first.process.terminate(seconds(20));
   REQUIRE(cluster->restart(first));

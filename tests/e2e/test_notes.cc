@@ -7,6 +7,7 @@
 
 #include "common/config/config.h"
 #include "tests/e2e/e2e.h"
+#include "tests/unit/required.h"
 
 namespace tributary::e2e::notes_test {
 namespace {
@@ -104,11 +105,9 @@ TEST_CASE("the commands of the notes for users do what they say, in their order"
   const auto spawn = [&](const std::string& command, const std::string& log) {
     std::filesystem::remove(log);
     const std::string path = std::string(TRIBUTARY_BIN_DIR) + ":" + std::getenv("PATH");
-    auto process = Process::spawn({.argv = {"/bin/bash", "-c", "cd '" + dir.path() + "' && " + command},
-                                   .log_file = log,
-                                   .environment = {{"PATH", path}}});
-    REQUIRE_MESSAGE(process, process.error().message);
-    return std::move(*process);
+    return required(Process::spawn({.argv = {"/bin/bash", "-c", "cd '" + dir.path() + "' && " + command},
+                                    .log_file = log,
+                                    .environment = {{"PATH", path}}}));
   };
   const auto run = [&](const std::string& command) {
     Process process = spawn(command, dir / "log");
@@ -172,9 +171,8 @@ TEST_CASE("the commands of the notes for users do what they say, in their order"
     CHECK(done);
   }
   training.send_signal(SIGINT);
-  const auto status = training.wait(kPatience);
-  REQUIRE(status);
-  CHECK(status->signal == 0);
+  const auto status = required(training.wait(kPatience));
+  CHECK(status.signal == 0);
 }
 
 }  // namespace

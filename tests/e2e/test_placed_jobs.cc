@@ -54,7 +54,7 @@ TEST_CASE("a job that leaves one server without chunks trains, is kept, and goes
     CHECK(table.status == 0);
     for (const char* words : {"on its own", "beside a worker", "1.000 M/B", "BOTTLENECK",
                               "the link of the host of server 1 and worker node-0"}) {
-      CHECK_MESSAGE(has(table.text, words), words);
+      CHECK_MESSAGE(contains(table.text, words), words);
     }
 
     CHECK(cluster->stop().empty());

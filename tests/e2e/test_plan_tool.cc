@@ -28,7 +28,7 @@ TEST_CASE("a plan names the layout to use, as text and as JSON") {
   TempDir dir;
   const Plan text = plan(dir, lab({"--servers", "2", "--compute-ms", "200"}));
   CHECK(text.code == 0);
-  CHECK(has(text.out, "Use servers on both"));
+  CHECK(contains(text.out, "Use servers on both"));
   const Plan json = plan(dir, lab({"--servers", "2", "--push", "int8", "--pull", "int8-delta", "--json"}));
   CHECK(nlohmann::json::parse(json.out).at("best") == "mixed");
 }
@@ -58,7 +58,7 @@ TEST_CASE("bad input of plan is refused, naming the option, the value and the cu
     CHECK(outcome.out.empty());
     for (const std::string& part : c.parts) {
       CAPTURE(part);
-      CHECK(has(outcome.error, part));
+      CHECK(contains(outcome.error, part));
     }
   }
 }
@@ -77,7 +77,7 @@ TEST_CASE("plan --measure takes links, model and hosts from the daemons of a run
   // A model this small has no busy stretch that says much of a link; but the daemons must be understood.
   const bool understood = eventually([&] {
     outcome = plan(dir, arguments);
-    return outcome.code == 0 || has(outcome.error, "has not seen enough");
+    return outcome.code == 0 || contains(outcome.error, "has not seen enough");
   });
   INFO(outcome.error);
   REQUIRE(understood);

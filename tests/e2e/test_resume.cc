@@ -16,7 +16,7 @@ TEST_CASE(
     "SIGTERM to every daemon in the middle of a job, and the same again, ends in the bits of an undisturbed run") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "stop", .chunk_bytes = 8192, .rounds = kRounds});
-  stop_and_resume(dir, job_file, kRounds, standalone_digest(dir, job_file, 4));
+  stop_and_resume(two_by_two(dir), job_file, kRounds, standalone_digest(dir, job_file, 4));
 }
 
 TEST_CASE("a server or a worker that is killed and started again: the trainers attach again and end in the same bits") {
@@ -54,7 +54,7 @@ TEST_CASE("a trainer that is killed is noticed, a new one for its rank attaches 
   for (const Daemon& worker : cluster->workers()) {
     const std::string log = log_of(worker);
     const std::string words = "all parameters are here: ";
-    CHECK(log.find(words + "0 bytes were here before") != std::string::npos);  // in the first view
+    CHECK(contains(log, words + "0 bytes were here before"));  // in the first view
     const std::size_t last = log.rfind(words);
     REQUIRE(last != std::string::npos);
     had.push_back(log[last + words.size()]);

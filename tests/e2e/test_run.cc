@@ -69,12 +69,12 @@ TEST_CASE("run trains with a command of one's own to the bits of up, and passes 
     CHECK(json.at("servers").size() == 2);
     CHECK(json.at("servers").at(0).at("max_owned_bytes") > 0);
     CHECK(count(call.error(), "{\"job\"") == 1);  // rank 0's line and no other's
-    CHECK(has(contents(dir / "run/logs/trainer-3.log"), "{\"job\""));
+    CHECK(contains(contents(dir / "run/logs/trainer-3.log"), "{\"job\""));
   }
   Call again(dir, run(dir, two_by_two_options(), train(job_file)));
   REQUIRE(again.wait() == 0);
-  CHECK(has(again.out(), "rounds       40, in"));
-  CHECK(has(again.out(), "digest       " + reference));
+  CHECK(contains(again.out(), "rounds       40, in"));
+  CHECK(contains(again.out(), "digest       " + reference));
 }
 
 TEST_CASE("run without servers trains an all-reduce job") {
@@ -94,21 +94,21 @@ TEST_CASE("a trainer is told who and where it is, as torchrun tells it, and wher
   REQUIRE(call.wait() == 0);
   for (const char* line :
        {"RANK=0", "WORLD_SIZE=4", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2", "GROUP_RANK=0", "GROUP_WORLD_SIZE=2"}) {
-    CHECK_MESSAGE(has(call.out(), std::string("\n") + line + "\n"), call.out());
-    CHECK_MESSAGE(has(call.out(), std::string("\nTRIBUTARY_") + line + "\n"), call.out());
+    CHECK_MESSAGE(contains(call.out(), std::string("\n") + line + "\n"), call.out());
+    CHECK_MESSAGE(contains(call.out(), std::string("\nTRIBUTARY_") + line + "\n"), call.out());
   }
   for (const char* line :
        {"TRIBUTARY_SOCKET=/", "TRIBUTARY_PROGRESS=/", "OMP_NUM_THREADS=", "MASTER_ADDR=127.0.0.1\n", "MASTER_PORT="}) {
-    CHECK_MESSAGE(has(call.out(), line), call.out());
+    CHECK_MESSAGE(contains(call.out(), line), call.out());
   }
   const std::string last = contents(dir / "env-3");
   for (const char* line : {"RANK=3\n", "LOCAL_RANK=1\n", "GROUP_RANK=1\n"}) {
-    CHECK(has(last, std::string("\n") + line));
-    CHECK(has(last, std::string("\nTRIBUTARY_") + line));
+    CHECK(contains(last, std::string("\n") + line));
+    CHECK(contains(last, std::string("\nTRIBUTARY_") + line));
   }
-  CHECK_FALSE(has(call.out(), "\nto-the-log\n"));  // the heading shows the command
-  CHECK(has(contents(dir / "run/logs/trainer-0.log"), "to-the-log"));
-  CHECK(has(call.out(), "no trainer attached"));
+  CHECK_FALSE(contains(call.out(), "\nto-the-log\n"));  // the heading shows the command
+  CHECK(contains(contents(dir / "run/logs/trainer-0.log"), "to-the-log"));
+  CHECK(contains(call.out(), "no trainer attached"));
 }
 
 TEST_CASE("trainers, a worker and servers that are killed are started again, and the bits are the same") {
@@ -146,8 +146,8 @@ TEST_CASE("trainers, a worker and servers that are killed are started again, and
   CHECK(json.at("digest") == reference);
   CHECK(json.at("rounds") == 2500);
   CHECK(json.at("restarts") >= 6);
-  CHECK(has(call.error(), "server 1 was killed by signal 9 (Killed); it is started again"));
-  CHECK(has(call.error(), "trainer of rank 3 exited with status 137; it is started again"));
+  CHECK(contains(call.error(), "server 1 was killed by signal 9 (Killed); it is started again"));
+  CHECK(contains(call.error(), "trainer of rank 3 exited with status 137; it is started again"));
 }
 
 TEST_CASE("Ctrl-C stops run at a round, and the same command goes on to the same bits") {
@@ -162,35 +162,35 @@ TEST_CASE("Ctrl-C stops run at a round, and the same command goes on to the same
     const TempDir other;
     Call status(other, {"status", "--base-dir", dir / "run"});
     CHECK(status.wait() == 0);
-    CHECK(has(status.out(), "ctrlc"));
+    CHECK(contains(status.out(), "ctrlc"));
     call.process().send_signal(SIGINT);
     CHECK(call.wait() == 75);
-    CHECK(has(call.out(), "stopped after round"));
-    CHECK(has(call.out(), "the same command goes on from there"));
+    CHECK(contains(call.out(), "stopped after round"));
+    CHECK(contains(call.out(), "the same command goes on from there"));
     CHECK(all_gone(pids));
     CHECK_FALSE(std::filesystem::exists(dir / "run/cluster.json"));
   }
   Call call(dir, arguments);
   REQUIRE(call.wait() == 0);
-  CHECK(has(call.out(), "digest       " + reference));
-  CHECK_FALSE(has(call.out(), "\"resumed_from\":0,"));
+  CHECK(contains(call.out(), "digest       " + reference));
+  CHECK_FALSE(contains(call.out(), "\"resumed_from\":0,"));
 }
 
 TEST_CASE("trainers are told how long they may attach") {
   const TempDir dir;
   Call call(dir, run(dir, {"--attach-timeout", "77"}, {"/bin/sh", "-c", "echo may take $TRIBUTARY_ATTACH_TIMEOUT s"}));
   CHECK(call.wait() == 0);
-  CHECK(has(call.out(), "may take 77 s"));
+  CHECK(contains(call.out(), "may take 77 s"));
 }
 
 TEST_CASE("Ctrl-C before any trainer has attached ends all at once") {
   const TempDir dir;
   Call call(dir, run(dir, {}, {"/bin/sh", "-c", "echo $$; sleep 1000; echo not reached"}));
   const auto pids = daemons_of(dir);
-  REQUIRE(eventually([&] { return has(call.out(), "logs "); }));
+  REQUIRE(eventually([&] { return contains(call.out(), "logs "); }));
   call.process().send_signal(SIGTERM);
   CHECK(call.wait() == 75);
-  CHECK(has(call.out(), "stopped before training began"));
+  CHECK(contains(call.out(), "stopped before training began"));
   CHECK(all_gone(pids));
 }
 
@@ -203,13 +203,13 @@ TEST_CASE("a command that fails before any round is shown once, with the end of 
   CHECK(call.wait() == 1);
   CHECK(count(call.error(), "NameError: lossfn") == 1);
   CHECK(count(call.error(), "exited with status 1; the last lines of") == 1);
-  CHECK(has(call.error(), "no round was complete since this run began"));
+  CHECK(contains(call.error(), "no round was complete since this run began"));
   CHECK(count(contents(starts), "start") <= 4);
   CHECK(all_gone(pids));
   const TempDir other;
   Call usage(other, run(other, {}, train(other / "missing.toml")));
   CHECK(usage.wait() == 2);
-  CHECK(has(usage.error(), "missing.toml"));
+  CHECK(contains(usage.error(), "missing.toml"));
 }
 
 TEST_CASE("--restarts bounds how often, and ranks that were done come back with one that was not") {
@@ -228,8 +228,8 @@ TEST_CASE("--restarts bounds how often, and ranks that were done come back with 
   }
   Call call(dir, run(dir, {"--ranks-per-node", "2", "--restarts", "2"}, {"/bin/sh", "-c", script, "sh", "1000"}));
   CHECK(call.wait() == 1);
-  CHECK(has(call.error(), "was killed by signal 9"));
-  CHECK(has(call.error(), "started again 2 times within 10 rounds (--restarts)"));
+  CHECK(contains(call.error(), "was killed by signal 9"));
+  CHECK(contains(call.error(), "started again 2 times within 10 rounds (--restarts)"));
 }
 
 TEST_CASE("ranks that fail because another was killed are started again with it, and meet at another port") {
@@ -258,7 +258,7 @@ TEST_CASE("ranks that end with status 0 without having finished their job are no
   REQUIRE(eventually([&] { return round_of(dir) >= 5; }));
   ::kill(trainer, SIGKILL);
   CHECK(call.wait() == 1);
-  CHECK(has(call.error(), "all ranks ended with status 0, but job 'left' did not finish: node 0 failed: "));
+  CHECK(contains(call.error(), "all ranks ended with status 0, but job 'left' did not finish: node 0 failed: "));
 }
 
 TEST_CASE("rounds are shown of trainers that know neither how many there will be nor an accuracy") {
@@ -277,8 +277,8 @@ TEST_CASE("rounds are shown of trainers that know neither how many there will be
   CHECK(eventually(
       [&] { return ::sendto(fd, told.data(), told.size(), 0, reinterpret_cast<sockaddr*>(&to), sizeof to) > 0; }));
   ::close(fd);
-  CHECK(eventually([&] { return has(call.out(), "round 7  loss 0.5000  "); }));
-  CHECK(has(call.out(), "samples/s  test accuracy 0.2500\n"));
+  CHECK(eventually([&] { return contains(call.out(), "round 7  loss 0.5000  "); }));
+  CHECK(contains(call.out(), "samples/s  test accuracy 0.2500\n"));
   std::ofstream(go) << "go";
   CHECK(call.wait() == 0);
 }
@@ -286,18 +286,18 @@ TEST_CASE("rounds are shown of trainers that know neither how many there will be
 TEST_CASE("wrong usage of run is status 2 and says what is right") {
   const TempDir dir;
   const auto usage = [&](const std::vector<std::string>& arguments) { return usage_error(dir, arguments); };
-  CHECK(has(usage({"run"}), "tributary run -- python train.py"));
-  CHECK(has(usage({"run", "--nodes", "2", "--"}), "no command is given"));
-  CHECK(has(usage({"run", "--no-such-option", "--", "true"}), "unknown option --no-such-option"));
-  CHECK(has(usage({"run", "--transport", "pigeon", "--", "true"}), "pigeon"));
-  CHECK(has(usage(run(dir, {"--nodes", "0"}, {"true"})), "nodes = 0"));
-  CHECK(has(usage(run(dir, {}, {"no-such-program-here"})), "there is no program 'no-such-program-here'"));
-  CHECK(has(usage(run(dir, {}, {dir / "no.sh", "x"})), "no.sh"));
+  CHECK(contains(usage({"run"}), "tributary run -- python train.py"));
+  CHECK(contains(usage({"run", "--nodes", "2", "--"}), "no command is given"));
+  CHECK(contains(usage({"run", "--no-such-option", "--", "true"}), "unknown option --no-such-option"));
+  CHECK(contains(usage({"run", "--transport", "pigeon", "--", "true"}), "pigeon"));
+  CHECK(contains(usage(run(dir, {"--nodes", "0"}, {"true"})), "nodes = 0"));
+  CHECK(contains(usage(run(dir, {}, {"no-such-program-here"})), "there is no program 'no-such-program-here'"));
+  CHECK(contains(usage(run(dir, {}, {dir / "no.sh", "x"})), "no.sh"));
   CHECK_FALSE(std::filesystem::exists(dir / "run/cluster.json"));
   // Without -- the command begins with the first word that is no option's.
   Call call(dir, {"run", "--base-dir", dir / "run", "echo", "--nodes", "-x"});
   CHECK(call.wait() == 0);
-  CHECK(has(call.out(), "\n--nodes -x\n"));
+  CHECK(contains(call.out(), "\n--nodes -x\n"));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "common/base/exit_codes.h"
 #include "tests/e2e/e2e.h"
+#include "tests/unit/required.h"
 #include "tools/cluster/command.h"
 #include "tools/cluster/process.h"
 #include "tools/lab/network_namespace.h"
@@ -32,10 +33,7 @@ class SlowLoopback {
   std::string path() const { return "/run/netns/" + name_; }
 
  private:
-  static void run(std::vector<std::string> argv) {
-    const auto done = run_command({.argv = std::move(argv)});
-    REQUIRE_MESSAGE(done, done.error().message);
-  }
+  static void run(std::vector<std::string> argv) { required(run_command({.argv = std::move(argv)})); }
   const std::string name_ = "tributary-slow-" + std::to_string(::getpid());
 };
 
@@ -57,14 +55,13 @@ TEST_CASE("a stop over a link that needs half a minute for what nodes keep loses
                       .log_file = out,
                       .network_namespace = slow.path()});
   REQUIRE_MESSAGE(up, up.error().message);
-  REQUIRE(eventually([&] { return last_lines(out, 30).find("round ") != std::string::npos; }));
+  REQUIRE(eventually([&] { return contains(last_lines(out, 30), "round "); }));
   up->send_signal(SIGINT);
-  const auto status = up->wait(kMostOfARun);
-  REQUIRE(status);
+  const auto status = required(up->wait(kMostOfARun));
   const std::string said = last_lines(out, 30);
-  CHECK_MESSAGE(status->code == kExitStopped, said);
-  CHECK_MESSAGE(said.find("; the same command goes on from there") != std::string::npos, said);
-  CHECK_MESSAGE(said.find("killed") == std::string::npos, said);
+  CHECK_MESSAGE(status.code == kExitStopped, said);
+  CHECK_MESSAGE(contains(said, "; the same command goes on from there"), said);
+  CHECK_MESSAGE(!contains(said, "killed"), said);
 }
 
 }  // namespace

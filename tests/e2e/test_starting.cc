@@ -5,6 +5,7 @@
 
 #include "common/system/file_descriptor.h"
 #include "tests/e2e/e2e.h"
+#include "tests/unit/required.h"
 
 namespace tributary::e2e::starting_test {
 namespace {
@@ -22,7 +23,7 @@ class Parts {
     std::string log;
     std::string said() const { return last_lines(log, 30); }
     bool says(const std::string& text) const {
-      return eventually([&] { return has(said(), text); });
+      return eventually([&] { return contains(said(), text); });
     }
     // Returns the output of a part that exits by itself.
     std::string ended_with(int code) {
@@ -61,9 +62,8 @@ class Parts {
   Part spawn(const std::string& name, std::vector<std::string> argv) {
     Part part;
     part.log = dir_ / (name + ".log");
-    auto process = Process::spawn({.argv = std::move(argv), .log_file = part.log});
-    REQUIRE_MESSAGE(process, process.error().message);
-    part.process = std::move(*process);
+    auto process = required(Process::spawn({.argv = std::move(argv), .log_file = part.log}));
+    part.process = std::move(process);
     return part;
   }
   const TempDir& dir_;
@@ -82,11 +82,11 @@ TEST_CASE("trainer, worker and servers may be started in any order: each says wh
   CHECK(trainer.says("waiting for the coordinator's word, "));
   auto second = parts.server(1, 2);
   CHECK(second.says("waiting for the coordinator at " + parts.coordinator()));
-  CHECK_FALSE(has(worker.said(), "ready {"));
-  CHECK_FALSE(has(second.said(), "ready {"));
+  CHECK_FALSE(contains(worker.said(), "ready {"));
+  CHECK_FALSE(contains(second.said(), "ready {"));
   auto first = parts.server(0, 2);
   for (const auto* part : {&first, &second, &worker}) CHECK(part->says("ready {"));
-  CHECK(has(trainer.ended_with(0), "digest"));
+  CHECK(contains(trainer.ended_with(0), "digest"));
 }
 
 TEST_CASE("daemons and trainers that name no address meet in their user's run folder, which nobody else may enter") {
@@ -96,9 +96,7 @@ TEST_CASE("daemons and trainers that name no address meet in their user's run fo
   std::ofstream(dir / "server.toml") << "[server]\nlanes = 1\nadmin = \"\"\n";
   std::ofstream(dir / "worker.toml") << "[worker]\nlanes = 1\nadmin = \"\"\n";
   const auto spawn = [&](const std::string& name, const std::vector<std::string>& argv) {
-    auto process = Process::spawn({.argv = argv, .log_file = dir / (name + ".log")});
-    REQUIRE_MESSAGE(process, process.error().message);
-    return std::move(*process);
+    return required(Process::spawn({.argv = argv, .log_file = dir / (name + ".log")}));
   };
   const mode_t before = ::umask(0);
   const Process server = spawn("server", {bin("tributary-server"), "--config", dir / "server.toml"});
@@ -129,17 +127,17 @@ TEST_CASE("a trainer waits as long as it is told to") {
   const std::string job_file = write_job(dir, {.name = "late", .rounds = 20});
   {
     auto trainer = parts.trainer(job_file, {"--attach-timeout", "1"});
-    CHECK(has(trainer.ended_with(1), "no worker daemon listens on " + parts.socket()));
+    CHECK(contains(trainer.ended_with(1), "no worker daemon listens on " + parts.socket()));
   }
   auto worker = parts.worker();
   REQUIRE(worker.says("waiting for the coordinator"));
   ::setenv("TRIBUTARY_ATTACH_TIMEOUT", "2", 1);
   auto told = parts.trainer(job_file);
-  CHECK(has(told.ended_with(1), "job 'late' did not come together within 2000 ms"));
+  CHECK(contains(told.ended_with(1), "job 'late' did not come together within 2000 ms"));
   ::setenv("TRIBUTARY_ATTACH_TIMEOUT", "soon", 1);
-  CHECK(has(parts.trainer(job_file).ended_with(2), "soon"));
+  CHECK(contains(parts.trainer(job_file).ended_with(2), "soon"));
   ::unsetenv("TRIBUTARY_ATTACH_TIMEOUT");
-  CHECK(has(parts.trainer(job_file, {"--attach-timeout", "0"}).ended_with(2), "--attach-timeout"));
+  CHECK(contains(parts.trainer(job_file, {"--attach-timeout", "0"}).ended_with(2), "--attach-timeout"));
 }
 
 TEST_CASE("a trainer that waits has an answer to the first signal, and stops cleanly") {
@@ -150,15 +148,15 @@ TEST_CASE("a trainer that waits has an answer to the first signal, and stops cle
     auto trainer = parts.trainer(job_file);
     REQUIRE(trainer.says("waiting for the worker daemon: "));
     trainer.process.send_signal(SIGINT);
-    CHECK(
-        has(trainer.ended_with(75), "rank 0: stopped: told to stop while job 'answers' waited for the worker daemon"));
+    CHECK(contains(trainer.ended_with(75),
+                   "rank 0: stopped: told to stop while job 'answers' waited for the worker daemon"));
   }
   auto worker = parts.worker();
   {
     auto trainer = parts.trainer(job_file);
     REQUIRE(trainer.says("waiting for the coordinator's word, "));
     trainer.process.send_signal(SIGINT);
-    CHECK(has(trainer.ended_with(75), "told to stop while job 'answers' waited for the coordinator's word, "));
+    CHECK(contains(trainer.ended_with(75), "told to stop while job 'answers' waited for the coordinator's word, "));
   }
   auto server = parts.server(0, 1);
   auto trainer = parts.trainer(job_file);
@@ -172,14 +170,13 @@ TEST_CASE("a trainer that waits has an answer to the first signal, and stops cle
   SUBCASE("a second one ends it") {
     std::this_thread::sleep_for(milliseconds(1100));
     trainer.process.send_signal(SIGINT);
-    const auto status = trainer.process.wait(kPatience);
-    REQUIRE(status);
-    CHECK(status->signal == SIGINT);
+    const auto status = required(trainer.process.wait(kPatience));
+    CHECK(status.signal == SIGINT);
     server.process.send_signal(SIGCONT);
   }
   SUBCASE("or the round does") {
     server.process.send_signal(SIGCONT);
-    CHECK(has(trainer.ended_with(75), "rank 0: stopped after round "));
+    CHECK(contains(trainer.ended_with(75), "rank 0: stopped after round "));
   }
 }
 
@@ -215,8 +212,8 @@ TEST_CASE("a server with another number of servers than the coordinator's ends w
   REQUIRE(first.says("ready {"));
   auto wrong = parts.server(1, 3);
   const std::string said = wrong.ended_with(2);
-  CHECK(has(said, "configured for a cluster of 3 servers, the coordinator for 2"));
-  CHECK_FALSE(has(said, "ready {"));
+  CHECK(contains(said, "configured for a cluster of 3 servers, the coordinator for 2"));
+  CHECK_FALSE(contains(said, "ready {"));
   CHECK(first.process.running());
 }
 
@@ -232,9 +229,9 @@ TEST_CASE(
   const std::string lane = ready.at("lanes").at(0);
   const std::string reason = " coordinator = \"" + lane + "\" is the address of a server's lane";
   auto server = parts.server(1, 2, lane);
-  CHECK(has(server.ended_with(2), "[server]" + reason));
+  CHECK(contains(server.ended_with(2), "[server]" + reason));
   auto worker = parts.worker(lane);
-  CHECK(has(worker.ended_with(2), "[worker]" + reason));
+  CHECK(contains(worker.ended_with(2), "[worker]" + reason));
 }
 
 }  // namespace

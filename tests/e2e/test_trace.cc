@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tests/e2e/e2e.h"
+#include "tests/unit/required.h"
 
 namespace tributary::e2e::trace_test {
 namespace {
@@ -31,10 +32,10 @@ TEST_CASE("a trace of a running job has every rank, lane and chunk, agrees with 
   wait_for(*cluster, "max_version", 20);
   const Outcome wrong = traced(dir, {"other", "--out", dir / "no.json"});
   CHECK(wrong.status == 1);
-  CHECK(wrong.text.find("nobody in the cluster has a job 'other'") != std::string::npos);
+  CHECK(contains(wrong.text, "nobody in the cluster has a job 'other'"));
   const Outcome many = traced(dir, {"e2e", "--rounds", "300", "--out", dir / "no.json"});
   CHECK(many.status == 1);
-  CHECK(many.text.find("a trace can have 1 to") != std::string::npos);
+  CHECK(contains(many.text, "a trace can have 1 to"));
   CHECK_FALSE(std::filesystem::exists(dir / "no.json"));
 
   const std::string path = dir / "trace.json";
@@ -42,10 +43,10 @@ TEST_CASE("a trace of a running job has every rank, lane and chunk, agrees with 
   // On a busy machine the order may reach a lane after the first round; the tool says so.
   CHECK(eventually([&] {
     said = traced(dir, {"e2e", "--rounds", "20", "--out", path});
-    return said.status == 0 && !has(said.text, "rounds are whole");
+    return said.status == 0 && !contains(said.text, "rounds are whole");
   }));
   INFO(said.text);
-  CHECK(said.text.find("binds this job") != std::string::npos);
+  CHECK(contains(said.text, "binds this job"));
   const auto json = read_json(path);
   const auto& about = json.at("otherData");
   CHECK(about.at("lost_events") == 0);
@@ -89,7 +90,7 @@ TEST_CASE("a trace of a running job has every rank, lane and chunk, agrees with 
   CHECK(finished(*again)[0].at("digest") == reference);
   const Outcome over = traced(dir, {"short", "--out", dir / "no.json"});
   CHECK(over.status != 0);
-  CHECK(over.text.find("does not run") != std::string::npos);
+  CHECK(contains(over.text, "does not run"));
   CHECK(again->stop().empty());
 }
 
@@ -99,18 +100,16 @@ TEST_CASE("a job that ends while it is traced: what came is written, with a word
   const auto cluster = start(two_by_two(dir), job);
   wait_for(*cluster, "max_version", 20);
   const std::string log = dir / "long.log";
-  auto tracing = Process::spawn(
+  auto tracing = required(Process::spawn(
       {.argv = {bin(kTool), "trace", "e2e", "--base-dir", dir / "run", "--rounds", "256", "--out", dir / "long.json"},
        .log_file = log,
-       .environment = {}});
-  REQUIRE(tracing);
-  REQUIRE(eventually([&] { return last_lines(log, 5).find("are recorded") != std::string::npos; }));
+       .environment = {}}));
+  REQUIRE(eventually([&] { return contains(last_lines(log, 5), "are recorded"); }));
   // There is one at a time. (On a quick machine it may be over by now.)
   const Outcome second = traced(dir, {"e2e", "--rounds", "5", "--out", dir / "no.json"});
-  CHECK((second.status == 0 || second.text.find("is being recorded") != std::string::npos));
+  CHECK((second.status == 0 || contains(second.text, "is being recorded")));
   for (Daemon& worker : cluster->workers()) worker.process.send_signal(SIGTERM);
-  const auto status = tracing->wait(kPatience);
-  REQUIRE(status);
+  required(tracing.wait(kPatience));
   INFO(last_lines(log, 20));
   const auto json = read_json(dir / "long.json");
   const auto& about = json.at("otherData");

@@ -32,8 +32,8 @@ TEST_CASE("up --json prints one object with the results and nothing else on stan
   CHECK(json.at("stopped") == false);
   CHECK(json.at("completed") == true);
   CHECK(json.at("resumed_from") == 0);
-  CHECK(has(call.error(), "coordinator"));  // what runs where
-  CHECK(has(call.error(), "logs"));
+  CHECK(contains(call.error(), "coordinator"));  // what runs where
+  CHECK(contains(call.error(), "logs"));
 }
 
 TEST_CASE(
@@ -47,9 +47,9 @@ TEST_CASE(
     REQUIRE(eventually([&] { return round_of(dir) >= 50; }));
     call.process().send_signal(SIGINT);
     CHECK(call.wait() == 75);  // run again
-    CHECK(has(call.out(), "stopped after round"));
-    CHECK(has(call.out(), "was told to stop"));
-    CHECK(has(call.out(), "the same command goes on from there"));
+    CHECK(contains(call.out(), "stopped after round"));
+    CHECK(contains(call.out(), "was told to stop"));
+    CHECK(contains(call.out(), "the same command goes on from there"));
     CHECK(all_gone(pids));
   }
   {
@@ -60,9 +60,9 @@ TEST_CASE(
   {
     Call call(dir, up(dir, job_file));
     REQUIRE(call.wait() == 0);
-    CHECK(has(call.out(), "already complete"));
-    CHECK(has(call.out(), "--fresh"));
-    CHECK(has(call.out(), reference));
+    CHECK(contains(call.out(), "already complete"));
+    CHECK(contains(call.out(), "--fresh"));
+    CHECK(contains(call.out(), reference));
   }
   // Fresh: from the first round again, and what is not of the run stays.
   std::ofstream(dir / "run/mine.txt") << "mine";
@@ -80,10 +80,10 @@ TEST_CASE("a daemon that dies is reported with the last lines of its log, and no
   REQUIRE(eventually([&] { return round_of(dir) >= 5; }));
   ::kill(pids[1], SIGKILL);
   CHECK(call.wait() == 1);
-  CHECK(has(call.error(), "server 1"));
-  CHECK(has(call.error(), "killed by signal 9"));
-  CHECK(has(call.error(), "logs/server-1.log"));
-  CHECK(has(call.error(), "ready {"));  // a line of the log
+  CHECK(contains(call.error(), "server 1"));
+  CHECK(contains(call.error(), "killed by signal 9"));
+  CHECK(contains(call.error(), "logs/server-1.log"));
+  CHECK(contains(call.error(), "ready {"));  // a line of the log
   CHECK(all_gone(pids));
   CHECK_FALSE(std::filesystem::exists(dir / "run/cluster.json"));
 }
@@ -128,18 +128,18 @@ TEST_CASE(
   const auto refused = [&](const std::vector<std::string>& arguments) {
     Call call(dir, arguments);
     CHECK(call.wait() != 0);
-    CHECK_FALSE(has(call.error(), "the same command goes on"));
-    CHECK(has(call.error(), "what was kept is as it was"));
+    CHECK_FALSE(contains(call.error(), "the same command goes on"));
+    CHECK(contains(call.error(), "what was kept is as it was"));
     for (const char* cure : {"--fresh", "--base-dir", "job.name"}) {
       CAPTURE(cure);
-      CHECK_MESSAGE(has(call.error(), cure), call.error());
+      CHECK_MESSAGE(contains(call.error(), cure), call.error());
     }
     return call.error();
   };
-  CHECK(has(refused(with(up(dir, job_file), {"--set", "optimizer.lr=0.1"})), "optimizer.lr"));
+  CHECK(contains(refused(with(up(dir, job_file), {"--set", "optimizer.lr=0.1"})), "optimizer.lr"));
   std::vector<std::string> fewer = up(dir, job_file);
   *(std::ranges::find(fewer, "--servers") + 1) = "1";
-  CHECK(has(refused(fewer), "tributary checkpoint save"));
+  CHECK(contains(refused(fewer), "tributary checkpoint save"));
   Call call(dir, with(up(dir, job_file), {"--json"}));
   REQUIRE(call.wait() == 0);
   CHECK(nlohmann::json::parse(call.out()).at("resumed_from").get<std::uint64_t>() >= 50);
@@ -155,12 +155,12 @@ TEST_CASE("status prints jobs, servers and workers of a running cluster, and say
     const TempDir other;
     Call table(other, {"status", "--base-dir", dir / "run"});
     CHECK(table.wait() == 0);
-    CHECK(has(table.out(), "JOB"));
-    CHECK(has(table.out(), "status"));
-    CHECK(has(table.out(), "running"));
-    CHECK(has(table.out(), "0 of 2"));
-    CHECK(has(table.out(), "1 of 2"));
-    CHECK(has(table.out(), "node-1"));
+    CHECK(contains(table.out(), "JOB"));
+    CHECK(contains(table.out(), "status"));
+    CHECK(contains(table.out(), "running"));
+    CHECK(contains(table.out(), "0 of 2"));
+    CHECK(contains(table.out(), "1 of 2"));
+    CHECK(contains(table.out(), "node-1"));
     const TempDir third;
     Call json(third, {"status", "--base-dir", dir / "run", "--json"});
     CHECK(json.wait() == 0);
@@ -184,36 +184,36 @@ TEST_CASE("status prints jobs, servers and workers of a running cluster, and say
     const auto [first, row] = rate_after(0);
     CHECK(first == "-");
     CHECK(std::atof(rate_after(row).first.c_str()) > 0.0);
-    CHECK_FALSE(has(looks, "\033"));  // no terminal
+    CHECK_FALSE(contains(looks, "\033"));  // no terminal
     call.process().send_signal(SIGTERM);
     CHECK(call.wait() == 75);
   }
   const TempDir other;
   Call none(other, {"status", "--base-dir", dir / "run"});
   CHECK(none.wait() == 1);
-  CHECK(has(none.error(), "no cluster is running in"));
+  CHECK(contains(none.error(), "no cluster is running in"));
   Call nobody(other, {"status", "--admin", "127.0.0.1:1"});
   CHECK(nobody.wait() == 1);
-  CHECK(has(nobody.error(), "127.0.0.1:1"));
-  CHECK(has(usage_error(other, {"top"}), "whom to ask?"));
+  CHECK(contains(nobody.error(), "127.0.0.1:1"));
+  CHECK(contains(usage_error(other, {"top"}), "whom to ask?"));
 }
 
 TEST_CASE("wrong usage is status 2 everywhere, and a mistyped command is told the one that is meant") {
   const TempDir dir;
   const auto usage = [&](const std::vector<std::string>& arguments) { return usage_error(dir, arguments); };
-  CHECK(has(usage({"stauts"}), "did you mean 'tributary status'?"));
-  CHECK(has(usage({"bench", "pushpul"}), "did you mean 'tributary bench pushpull'?"));
-  CHECK(has(usage({"down", "--help"}), "did you mean 'tributary lab down'?"));
-  CHECK(
-      has(usage({"nothing-like-it"}), "'tributary nothing-like-it' is no command; 'tributary --help' lists them all"));
-  CHECK(has(usage({}), "subcommand is required"));
-  CHECK(has(usage({"up"}), "job is required"));
-  CHECK(has(usage({"up", "a.toml", "--no-such-option"}), "--no-such-option"));
-  CHECK(has(usage({"up", "a.toml", "--transport", "pigeon"}), "pigeon"));
-  CHECK(has(usage({"up", dir / "missing.toml"}), "missing.toml"));
+  CHECK(contains(usage({"stauts"}), "did you mean 'tributary status'?"));
+  CHECK(contains(usage({"bench", "pushpul"}), "did you mean 'tributary bench pushpull'?"));
+  CHECK(contains(usage({"down", "--help"}), "did you mean 'tributary lab down'?"));
+  CHECK(contains(usage({"nothing-like-it"}),
+                 "'tributary nothing-like-it' is no command; 'tributary --help' lists them all"));
+  CHECK(contains(usage({}), "subcommand is required"));
+  CHECK(contains(usage({"up"}), "job is required"));
+  CHECK(contains(usage({"up", "a.toml", "--no-such-option"}), "--no-such-option"));
+  CHECK(contains(usage({"up", "a.toml", "--transport", "pigeon"}), "pigeon"));
+  CHECK(contains(usage({"up", dir / "missing.toml"}), "missing.toml"));
   Call help(dir, {"up", "--help"});
   CHECK(help.wait() == 0);
-  CHECK(has(help.out(), "75"));
+  CHECK(contains(help.out(), "75"));
 }
 
 TEST_CASE("up returns what its trainers said") {
@@ -222,7 +222,7 @@ TEST_CASE("up returns what its trainers said") {
   const std::string missing = dir / "nowhere";
   Call call(dir, with(up(dir, job_file), {"--set", "train.data_dir=\"" + missing + "\""}));
   CHECK(call.wait() == 2);
-  CHECK(has(call.error(), missing));
+  CHECK(contains(call.error(), missing));
 }
 
 TEST_CASE("bench pushpull measures, beside a ceiling, and checks that all nodes have the same parameters") {
@@ -251,7 +251,7 @@ TEST_CASE("bench pushpull --durability measures what is kept, and refuses where 
     const TempDir dir;
     Call call(dir, durability("32"));  // 8 rounds
     CHECK(call.wait() == 1);
-    CHECK(has(call.error(), "fewer than 16 rounds fit --redo-mb 32; give --redo-mb 64, or --model-bytes 2097152"));
+    CHECK(contains(call.error(), "fewer than 16 rounds fit --redo-mb 32; give --redo-mb 64, or --model-bytes 2097152"));
   }
   const TempDir dir;
   const auto json = report_of(dir, durability("64"));

@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include "tests/e2e/e2e.h"
+#include "tests/unit/required.h"
 
 namespace tributary::e2e::why_test {
 namespace {
@@ -39,7 +40,7 @@ TEST_CASE(
     const std::uint64_t round = job_number(*cluster, "max_version");
     {
       const Stopped stopped(process);
-      CHECK_MESSAGE(eventually([&] { return has(why(*cluster), words); }, seconds(12)),
+      CHECK_MESSAGE(eventually([&] { return contains(why(*cluster), words); }, seconds(12)),
                     words << " but: " << why(*cluster));
     }
     wait_for(*cluster, "max_version", round + 20);
@@ -49,8 +50,8 @@ TEST_CASE(
   names(cluster->workers()[1].process, "node 1 (worker node-1) (");
   names(cluster->servers()[1].process, "server 1 (");
   const std::string log = last_lines(cluster->servers()[0].log_file, 1000);
-  CHECK(has(log, "has had no round for 5 s: rank 1 (node 1)"));
-  CHECK(has(log, " s without a round"));
+  CHECK(contains(log, "has had no round for 5 s: rank 1 (node 1)"));
+  CHECK(contains(log, " s without a round"));
   CHECK(job_number(*cluster, "view") == 1);
 }
 
@@ -66,11 +67,10 @@ TEST_CASE("a machine whose clock is an hour off is named with it, and joins all 
   std::ofstream(dir / "late.toml") << "[worker]\ncoordinator = \"" << cluster->coordinator()
                                    << "\"\nname = \"late\"\nsocket = \"" << (dir / "late.sock")
                                    << "\"\nlanes = 1\nadmin = \"\"\n[limits]\nheartbeat_ms = 100\n";
-  auto late = Process::spawn(
+  auto late = required(Process::spawn(
       {.argv = {bin("tributary-worker"), "--config", dir / "late.toml"},
        .log_file = dir / "late.log",
-       .environment = {{"LD_PRELOAD", faked}, {"FAKETIME", "-1h"}, {"FAKETIME_DONT_FAKE_MONOTONIC", "1"}}});
-  REQUIRE_MESSAGE(late, late.error().message);
+       .environment = {{"LD_PRELOAD", faked}, {"FAKETIME", "-1h"}, {"FAKETIME_DONT_FAKE_MONOTONIC", "1"}}}));
   const auto clock = [&] {
     const nlohmann::json status = status_of(cluster->coordinator_daemon());
     for (const auto& peer : status.at("coordinator").at("peers")) {
@@ -79,9 +79,9 @@ TEST_CASE("a machine whose clock is an hour off is named with it, and joins all 
     }
     return std::string();
   };
-  CHECK(eventually([&] { return has(clock(), "s behind the coordinator's"); }, seconds(10)));
-  CHECK(has(last_lines(cluster->servers()[0].log_file, 100), "the clock of worker late is 3"));
-  late->terminate(milliseconds(0));
+  CHECK(eventually([&] { return contains(clock(), "s behind the coordinator's"); }, seconds(10)));
+  CHECK(contains(last_lines(cluster->servers()[0].log_file, 100), "the clock of worker late is 3"));
+  late.terminate(milliseconds(0));
 }
 
 TEST_CASE("jobs are listed and stopped by their names, with the token alone") {
@@ -94,20 +94,20 @@ TEST_CASE("jobs are listed and stopped by their names, with the token alone") {
     const Outcome ended = run(argv);
     return std::to_string(ended.status) + ":  " + ended.text;
   };
-  CHECK(has(tool({"list", "--base-dir", dir / "run"}), "0:  no job is known"));
+  CHECK(contains(tool({"list", "--base-dir", dir / "run"}), "0:  no job is known"));
   start_trainers(*cluster, job_file);
   wait_for(*cluster, "max_version", 20);
-  CHECK(has(tool({"list", "--base-dir", dir / "run"}), "named"));
-  CHECK(has(tool({"stop", "other", "--base-dir", dir / "run"}),
-            "1:  tributary job: nobody in the cluster has a job 'other'"));
+  CHECK(contains(tool({"list", "--base-dir", dir / "run"}), "named"));
+  CHECK(contains(tool({"stop", "other", "--base-dir", dir / "run"}),
+                 "1:  tributary job: nobody in the cluster has a job 'other'"));
   const std::string admin = cluster->servers()[0].admin;
-  CHECK(has(tool({"stop", "named", "--coordinator-admin", admin}), "this needs the header"));
+  CHECK(contains(tool({"stop", "named", "--coordinator-admin", admin}), "this needs the header"));
   CHECK(cluster->trainers_running());
-  CHECK(has(tool({"stop", "named", "--coordinator-admin", admin, "--token", dir / "run/admin.token"}),
-            "0:  stopped job 'named'; saved is round "));
+  CHECK(contains(tool({"stop", "named", "--coordinator-admin", admin, "--token", dir / "run/admin.token"}),
+                 "0:  stopped job 'named'; saved is round "));
   REQUIRE(cluster->wait_for_trainers(kPatience));
-  CHECK(has(last_lines(cluster->trainers()[0].log_file, 20), "an operator asked for it"));
-  CHECK(has(tool({"stop", "named", "--base-dir", dir / "run"}), "does not run"));
+  CHECK(contains(last_lines(cluster->trainers()[0].log_file, 20), "an operator asked for it"));
+  CHECK(contains(tool({"stop", "named", "--base-dir", dir / "run"}), "does not run"));
 }
 
 TEST_CASE("ranks that are missing at the start are named to those that wait, and in the status") {
@@ -118,7 +118,7 @@ TEST_CASE("ranks that are missing at the start are named to those that wait, and
   const auto command = cluster->train_command(job_file, {}, {"--json"});
   REQUIRE(cluster->start_trainers({.command = command, .progress_socket = {}, .nodes = {0}, .world_nodes = 2}));
   const auto says = [&](std::size_t trainer, const std::string& words) {
-    return eventually([&] { return has(last_lines(cluster->trainers()[trainer].log_file, 100), words); });
+    return eventually([&] { return contains(last_lines(cluster->trainers()[trainer].log_file, 100), words); });
   };
   CHECK(says(0, "waiting for node 1, "));
   CHECK(status_of(cluster->coordinator_daemon()).at("coordinator").at("jobs").at(0).at("waiting_for") == "node 1");
@@ -135,7 +135,8 @@ TEST_CASE("a node that may not join with its configuration is named with the rea
     REQUIRE(cluster->start_trainers({.command = command, .progress_socket = {}, .nodes = {node}, .world_nodes = 2}));
   };
   const auto says = [&](std::size_t trainer, const std::string& words) {
-    return eventually([&] { return has(last_lines(cluster->trainers()[trainer].log_file, 100), words); }, seconds(20));
+    return eventually([&] { return contains(last_lines(cluster->trainers()[trainer].log_file, 100), words); },
+                      seconds(20));
   };
   starts(0, {});
   CHECK(says(0, "waiting for node 1, "));
@@ -144,7 +145,7 @@ TEST_CASE("a node that may not join with its configuration is named with the rea
   const std::string why = "node 1 was refused: job 'odd' was opened with another configuration than that of node 1: ";
   CHECK(says(0, why));
   const auto job = status_of(cluster->coordinator_daemon()).at("coordinator").at("jobs").at(0);
-  CHECK(has(job.at("waiting_for"), why));
+  CHECK(contains(job.at("waiting_for"), why));
 }
 
 }  // namespace tributary::e2e::why_test

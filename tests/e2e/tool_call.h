@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/e2e/e2e.h"
+#include "tests/unit/required.h"
 
 namespace tributary::e2e {
 
@@ -19,9 +20,7 @@ class Call {
     std::vector<std::string> argv = {"/bin/sh", "-c", "exec \"$0\" \"$@\" >'" + out_ + "' 2>'" + error_ + "'",
                                      bin("tributary")};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
-    auto process = Process::spawn({.argv = argv});
-    REQUIRE_MESSAGE(process, process.error().message);
-    process_ = std::move(*process);
+    process_ = required(Process::spawn({.argv = argv}));
   }
   int wait(milliseconds patience = kPatience) {
     const auto status = process_.wait(patience);

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "tests/e2e/e2e.h"
+#include "tests/unit/required.h"
 
 namespace tributary::e2e::hostile_test {
 namespace {
@@ -28,9 +29,8 @@ struct Trainers {
       std::vector<std::string> argv = {bin("hostile_trainer"), cluster.workers()[node].socket};
       argv.insert(argv.end(), job.begin(), job.end());
       argv.insert(argv.end(), {std::to_string(node), node == 0 ? "hostile" : "honest"});
-      auto process = Process::spawn({.argv = argv, .log_file = log_of(node)});
-      REQUIRE_MESSAGE(process, process.error().message);
-      processes[node] = std::move(*process);
+      auto process = required(Process::spawn({.argv = argv, .log_file = log_of(node)}));
+      processes[node] = std::move(process);
     }
   }
   void end() {
@@ -85,7 +85,7 @@ std::string said_of(LocalCluster& cluster, const std::string& job) {
   std::ifstream log(cluster.coordinator_daemon().log_file);
   std::string text;
   for (std::string line; std::getline(log, line);) {
-    if (line.find("'" + job + "'") != std::string::npos) text += line + "\n";
+    if (contains(line, "'" + job + "'")) text += line + "\n";
   }
   return text;
 }

@@ -18,6 +18,7 @@
 #include "common/system/file_descriptor.h"
 #include "tests/e2e/e2e.h"
 #include "tests/unit/other_user.h"
+#include "tests/unit/required.h"
 
 namespace tributary::e2e::security_test {
 namespace {
@@ -40,13 +41,11 @@ struct Intruder {
       : log(dir / (name + ".log")) {
     const std::string file = dir / (name + ".toml");
     std::ofstream(file) << config;
-    auto spawned = Process::spawn({.argv = {bin(program), "--config", file}, .log_file = log});
-    REQUIRE_MESSAGE(spawned, spawned.error().message);
-    process = std::move(*spawned);
+    process = required(Process::spawn({.argv = {bin(program), "--config", file}, .log_file = log}));
   }
   ~Intruder() { process.terminate(milliseconds(0)); }
   bool says(const std::string& words) const {
-    return eventually([&] { return has(last_lines(log, 1000), words); });
+    return eventually([&] { return contains(last_lines(log, 1000), words); });
   }
 
   std::string log;
@@ -211,9 +210,8 @@ TEST_CASE("a base folder of another user's is refused, and links in one's own ar
   if (!testing::can_be_another_user()) return;
   std::filesystem::remove(dir / "run/logs");
   REQUIRE(::chown((dir / "run").c_str(), testing::kOtherUser, testing::kOtherUser) == 0);
-  const auto refused = LocalCluster::start(options_in(dir / "run"));
-  REQUIRE_FALSE(refused);
-  CHECK(has(refused.error().message, "belongs to user 65534"));
+  const auto refused = failure_of(LocalCluster::start(options_in(dir / "run")));
+  CHECK(contains(refused.message, "belongs to user 65534"));
 }
 
 TEST_CASE("killed daemons of a cluster with keys come back, and the job to the same bits") {
@@ -248,7 +246,8 @@ TEST_CASE("whoever has no key, or not this one, is refused with a line on both s
       worker_config(dir, *cluster, "stranger", security(others.pair("stranger"), others, keys.coordinator())));
   CHECK(stranger.says("does not let this daemon's key in"));
   CHECK(eventually([&] {
-    return has(log_of(cluster->servers()[0]), "refused a peer at 127.0.0.1 that connects to the coordinator: its key ");
+    return contains(log_of(cluster->servers()[0]),
+                    "refused a peer at 127.0.0.1 that connects to the coordinator: its key ");
   }));
 
   const Intruder misled(
@@ -313,7 +312,7 @@ TEST_CASE("a token that somebody has seen is good for nothing, and neither is on
     socket.set(zmq::sockopt::linger, 0);
     connect_with_token(socket, token_name(token), proof);
     socket.connect(daemon.lanes.at(0));
-    return eventually([&] { return has(log_of(daemon), words); });
+    return eventually([&] { return contains(log_of(daemon), words); });
   };
   CHECK(refused(token_proof(token, node, server.identity.key).value(),
                 "its token is one of node 1 that was used already"));
@@ -336,12 +335,12 @@ TEST_CASE("a key that is revoked in the middle of a job ends its view, and the j
   start_trainers(*cluster, job_file);
   wait_for(*cluster, "max_version", 20);
   std::filesystem::rename(pub, dir / "node-1.pub");
-  CHECK(eventually([&] { return has(log_of(cluster->servers()[0]), "the key of worker 'node-1' was revoked"); }));
-  CHECK(eventually([&] { return has(log_of(cluster->workers()[1]), "was revoked"); }));
+  CHECK(eventually([&] { return contains(log_of(cluster->servers()[0]), "the key of worker 'node-1' was revoked"); }));
+  CHECK(eventually([&] { return contains(log_of(cluster->workers()[1]), "was revoked"); }));
   // Its trainer attaches again, and gets the reason.
   Trainer& shut_out = cluster->trainers()[1];
   REQUIRE(eventually([&] { return shut_out.process.poll().has_value(); }));
-  CHECK(has(last_lines(shut_out.log_file, 15), "is no longer authorized"));
+  CHECK(contains(last_lines(shut_out.log_file, 15), "is no longer authorized"));
   CHECK(eventually([&] {
     return status_of(cluster->coordinator_daemon()).at("coordinator").at("jobs").at(0).at("phase") == "gathering";
   }));
@@ -369,13 +368,13 @@ TEST_CASE("--check-config says whether a daemon would start, and touches nothing
     const Outcome checked = run({bin(program), "--config", file, "--check-config"});
     return std::to_string(checked.status) + ":  " + checked.text;
   };
-  CHECK(has(check("tributary-server", "[server]\nindex = 0\n[store]\npath = \"" + (dir / "store") + "\"\n"),
-            "0:  " + (dir / "checked.toml") + " is sound"));
+  CHECK(contains(check("tributary-server", "[server]\nindex = 0\n[store]\npath = \"" + (dir / "store") + "\"\n"),
+                 "0:  " + (dir / "checked.toml") + " is sound"));
   CHECK_FALSE(std::filesystem::exists(dir / "store"));
-  CHECK(has(check("tributary-server", "[server]\nbind = \"tcp://0.0.0.0:*\"\n"), "2:  [server] bind"));
-  CHECK(has(check("tributary-worker", "[worker]\nadmin = \"10.0.0.1:80\"\n"), "2:  [worker] admin"));
-  CHECK(has(check("tributary-worker", "[security]\nkeys = \"/none\"\n"), "2:  cannot open the key file /none"));
-  CHECK(has(check("tributary-worker", "[worker]\nnmae = \"x\"\n"), "did you mean 'name'"));
+  CHECK(contains(check("tributary-server", "[server]\nbind = \"tcp://0.0.0.0:*\"\n"), "2:  [server] bind"));
+  CHECK(contains(check("tributary-worker", "[worker]\nadmin = \"10.0.0.1:80\"\n"), "2:  [worker] admin"));
+  CHECK(contains(check("tributary-worker", "[security]\nkeys = \"/none\"\n"), "2:  cannot open the key file /none"));
+  CHECK(contains(check("tributary-worker", "[worker]\nnmae = \"x\"\n"), "did you mean 'name'"));
 }
 
 }  // namespace tributary::e2e::security_test

@@ -2,24 +2,24 @@
 #include "bench/pushpull/pushpull.h"
 #include "tests/e2e/e2e.h"
 #include "tests/e2e/soak/soak.h"
+#include "tests/unit/required.h"
 
 namespace tributary::e2e::soak_test {
 namespace {
 
 TEST_CASE("daemons do not grow with snapshots, views, jobs, attaches and connections") {
   const TempDir dir;
-  const auto soak = run_soak({.snapshots = 120,
-                              .views = 20,
-                              .jobs = 20,
-                              .attaches = 60,
-                              .connections = 60,
-                              .servers = 1,
-                              .base_dir = dir / "cluster",
-                              .bin_dir = TRIBUTARY_BIN_DIR});
-  REQUIRE_MESSAGE(soak.has_value(), soak.error().message);
-  for (const auto& row : soak->at("rows")) CHECK_MESSAGE(row.at("flat").get<bool>(), row.dump());
-  CHECK(soak->at("rows").size() == 5 * 2);  // phases, daemons
-  CHECK(soak->at("flat").get<bool>());
+  const auto soak = required(run_soak({.snapshots = 120,
+                                       .views = 20,
+                                       .jobs = 20,
+                                       .attaches = 60,
+                                       .connections = 60,
+                                       .servers = 1,
+                                       .base_dir = dir / "cluster",
+                                       .bin_dir = TRIBUTARY_BIN_DIR}));
+  for (const auto& row : soak.at("rows")) CHECK_MESSAGE(row.at("flat").get<bool>(), row.dump());
+  CHECK(soak.at("rows").size() == 5 * 2);  // phases, daemons
+  CHECK(soak.at("flat").get<bool>());
 }
 
 // Runs `tributary bench pushpull`, shorter.
@@ -33,9 +33,8 @@ TEST_CASE("a server has no more memory of its own than the formula says, at any 
       options.slices = 1;
       options.ceiling = false;
       options.store = model_bytes < 8u << 20;  // snapshots come and go; of small models in less than is fixed
-      const auto result = bench::run_pushpull(options);
-      REQUIRE_MESSAGE(result.has_value(), result.error().message);
-      const auto& memory = result->at("memory");
+      const auto result = required(bench::run_pushpull(options));
+      const auto& memory = result.at("memory");
       CHECK_MESSAGE(memory.at("ratio").get<double>() <= 1.0, memory.dump());
       // Beside the process's fixed part, what is there is most of what the formula says.
       const double fixed = 32e6;
