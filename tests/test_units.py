@@ -56,6 +56,14 @@ class Units(unittest.TestCase):
         for line in own:
             self.assertIn("%i", line)
 
+    def test_a_worker_reaches_mps(self) -> None:
+        """Its own /tmp hides the pipes of MPS, unless they are mounted there."""
+        unit = (UNITS / "tributary-worker@.service").read_text()
+        self.assertRegex(unit, r"(?m)^PrivateTmp=yes$")
+        self.assertRegex(unit, r"(?m)^BindPaths=-/tmp/nvidia-mps$")
+        self.assertNotRegex(unit, r"(?m)^ReadWritePaths=.*/tmp")
+        self.assertRegex(unit, r"(?m)^After=.*\bnvidia-mps\.service\b")
+
     def test_bounded(self) -> None:
         """Memory, threads and descriptors: what a peer can make a daemon take stays within its unit."""
         for name in MOST_EXPOSED:
