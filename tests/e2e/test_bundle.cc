@@ -25,7 +25,10 @@ TEST_CASE("the bundle is small enough, holds all it needs, and trains in an empt
   const std::filesystem::path folder = archive.substr(0, archive.rfind("-linux-"));
   for (const char* file :
        {"include/tributary.h", "lib/libtributary.so", "lib/libtributary.so.1",
-        "lib/cmake/Tributary/TributaryConfig.cmake", "lib/pkgconfig/tributary.pc", "sbom.cdx.json"}) {
+        "lib/cmake/Tributary/TributaryConfig.cmake", "lib/pkgconfig/tributary.pc", "sbom.cdx.json",
+        // A step of PyTorch, with its models and the package.
+        "bench/torch_step.py", "bench/torch_rank.py", "examples/byte_gpt.py", "examples/fashion_resnet.py",
+        "examples/rank_device.py", "python/tributary/torch/__init__.py"}) {
     INFO(file);
     CHECK(std::filesystem::is_regular_file(folder / file));
   }
