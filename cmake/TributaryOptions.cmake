@@ -76,7 +76,7 @@ if(NOT TRIBUTARY_CUDA STREQUAL "OFF")
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
     endif()
     # Device code for three targets in every program: packed tightly it is a fourth of the size. CUDA 12.8 could, too, but
-    # drivers before 550.54 could not unpack it, which serve other builds with CUDA 12 (docs/machines.md).
+    # drivers before 550.54 could not unpack it, which serve other builds with CUDA 12 (docs/packages.md).
     if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
       string(APPEND CMAKE_CUDA_FLAGS " --compress-mode=size")
     endif()
