@@ -5,8 +5,9 @@
 
 The ways run in turns, each time in new processes; one thread of a rank computes. One rank: plain torch and Tributary;
 several: DistributedDataParallel and FSDP2, both over gloo, and Tributary. With --device cuda Tributary runs twice: its
-worker lends memory of the GPU ("tributary"), or sees none ("tributary-host"). Prints one JSON object: for each model
-and way the median over turns of rank 0's median step, of the processor time that it spends in it, and of its memory
+worker lends memory of the GPU ("tributary"), or sees none ("tributary-host"). Prints one JSON object a line: as soon as
+a way's turn is over its figures, with "model", "way" and "turn"; at last the comparison. It has for each model and way
+the median over turns of rank 0's median step, of the processor time that it spends in it, and of its memory
 with AdamW (`peak_rss_mb` counts what is shared with the worker, gradients and parameters; `private_mb` does not;
 `device_mb` is torch's on the GPU), of the loss that gpt ends with on text held out; and how long a step is beside the
 first way's.
@@ -51,16 +52,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run(commands: list[list[str]], environments: list[dict[str, str]]) -> None:
-    """All at once, to their end."""
-    started = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for command, environment in zip(commands, environments)
-    ]
-    said = [process.communicate()[0] for process in started]
-    for process, output in zip(started, said):
+def run(commands: list[list[str]], environments: list[dict[str, str]], folder: str) -> None:
+    """All at once, to their end. Their output goes to `folder`, where it is found even if they never end."""
+    outputs = [Path(folder, f"output-{number}.out") for number in range(len(commands))]
+    started = []
+    for command, environment, output in zip(commands, environments, outputs):
+        with open(output, "wb") as file:
+            started.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
+    for process in started:
+        process.wait()
+    for process, output in zip(started, outputs):
         if process.returncode:
-            sys.exit(f"{process.args!r} ended with {process.returncode}:\n{output}")
+            said = output.read_text(encoding="utf-8", errors="replace")
+            sys.exit(f"{process.args!r} ended with {process.returncode}:\n{said}")
 
 
 def turn(model: str, how: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -81,10 +85,10 @@ def turn(model: str, how: str, args: argparse.Namespace) -> dict[str, Any]:
             command, base = only_rank_sees_gpus(command, base)
         if ours:
             launcher = [str(args.bin / "tributary"), "run", "--base-dir", f"{folder}/run"]
-            run([[*launcher, "--ranks-per-node", str(args.ranks), "--", *command]], [base])
+            run([[*launcher, "--ranks-per-node", str(args.ranks), "--", *command]], [base], folder)
         else:
             place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(args.ranks)}
-            run([command] * args.ranks, [{**base, **place, "RANK": str(rank)} for rank in range(args.ranks)])
+            run([command] * args.ranks, [{**base, **place, "RANK": str(rank)} for rank in range(args.ranks)], folder)
         figures = dict(json.loads(Path(out).read_text()))
         spans = zip(figures["begin_ns"], figures["end_ns"])
         step_ms = 1e-6 * statistics.median(end - begin for begin, end in spans)
@@ -97,9 +101,10 @@ def turn(model: str, how: str, args: argparse.Namespace) -> dict[str, Any]:
 def compare(model: str, args: argparse.Namespace) -> dict[str, Any]:
     """All ways in turns."""
     taken: dict[str, list[dict[str, Any]]] = {how: [] for how in ways(args)}
-    for _ in range(args.turns):
+    for number in range(args.turns):
         for how, results in taken.items():
             results.append(turn(model, how, args))
+            print(json.dumps({"model": model, "way": how, "turn": number + 1, **results[-1]}), flush=True)
     parameters = next(iter(taken.values()))[0]["model_bytes"] // 4
     said: dict[str, Any] = {"parameters": parameters, "adam_states_mb": round(2 * 4 * parameters / 2**20, 1)}
     for how, results in taken.items():
@@ -123,7 +128,7 @@ def main() -> None:
     parser.add_argument("--bin", type=Path, default=REPOSITORY / "build/release/bin", help="folder of the programs")
     parser.add_argument("--models", default="gpt,resnet")
     parser.add_argument(
-        "--base-dir", type=Path, help="an existing folder that keeps the daemons' (default: keep nothing)"
+        "--base-dir", type=Path, help="an existing folder that keeps output and daemons' logs (default: keep nothing)"
     )
     args = parser.parse_args()
     library = args.bin.parent / "lib" / "libtributary.so.1"

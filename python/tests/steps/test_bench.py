@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import math
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
-from typing import Any
 
 from cluster import BIN, REPOSITORY, environment, not_built
 
@@ -79,51 +77,48 @@ class TorchStepTest(unittest.TestCase):
         command += ["--steps", "2", "--models", "gpt"]
         ended = subprocess.run(command, env=environment(), capture_output=True, text=True)
         self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
-        gpt = json.loads(ended.stdout)["gpt"]
+        *turns, whole = map(json.loads, ended.stdout.splitlines())
+        self.assertEqual([said["way"] for said in turns], ["alone", "tributary"])
+        gpt = whole["gpt"]
         self.assertLess(abs(gpt["tributary"]["loss"] / gpt["alone"]["loss"] - 1), 1e-3)
         self.assertEqual(gpt["tributary"]["gradients"], "host")
         self.assertEqual(list(gpt["step_ratio"]), ["tributary"])
 
 
-class GpuCheckTest(unittest.TestCase):
-    """The judgement of `bench/gpu_check` on the figures of a step on a GPU."""
+class TorchStepOutputTest(unittest.TestCase):
+    """The output of `bench/torch_step.py` with ranks that compute nothing."""
 
-    def setUp(self) -> None:
-        sys.path.insert(0, str(REPOSITORY / "bench"))
-        self.addCleanup(sys.path.remove, str(REPOSITORY / "bench"))
-        self.rungs: Any = importlib.import_module("gpu_ladder.rungs")
-        self.words: Any = importlib.import_module("gpu_ladder.words")
-        self.steps: Any = importlib.import_module("gpu_ladder.steps")
+    RANK = """
+import json, os, sys
+words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+print("a rank's own words", flush=True)
+if words["--how"] == "tributary":
+    sys.exit("it breaks")
+said = dict.fromkeys(("step_cpu_ms", "private_mb", "peak_rss_mb", "device_mb"), 1.0)
+said.update(begin_ns=[0], end_ns=[2000000], model_bytes=4, gradients="host", curve=[])
+open(words["--out"], "w").write(json.dumps(said))
+"""
 
-    def judged(self, **changed: Any) -> str:
-        """Why figures are no pass, with some of the run over the host's memory changed."""
-        ways = {way: {"step_ms": 1.0, "loss": 2.0, "gradients": path} for way, path in self.rungs.TORCH_PATHS.items()}
-        ways["tributary-host"].update(changed)
-        figures = {"gpt": {"alone": {"loss": 2.0}, **ways, "step_ratio": dict.fromkeys(ways, 1.01)}}
-        self.assertEqual(len(self.words.torch_in_words({"torch, gpt": figures})), 2)
-        outcome = self.rungs.judge_torch(self.steps.Outcome("passed", "", json.dumps(figures)))
-        self.assertEqual(outcome.status == "passed", outcome.reason == "")
-        return str(outcome.reason)
-
-    def test_both_paths_must_be_taken_and_end_with_torchs_loss(self) -> None:
-        self.assertEqual(self.judged(), "")
-        self.assertEqual(self.judged(loss=2.019), "")
-        self.assertIn("loss 2.021, and 2 without", self.judged(loss=2.021))
-        self.assertIn("loss nan", self.judged(loss=math.nan))
-        self.assertIn("memory of the device, not of the host", self.judged(gradients="device"))
-
-    def test_parts_of_a_test_have_all_of_its_cases(self) -> None:
-        def cases(program: str, chosen: str) -> list[str]:
-            command = [str(BIN / program), "--list-test-cases", f"--test-case={chosen}"]
-            listed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-            return [line for line in listed.splitlines() if line and not line.startswith(("[doctest]", "====="))]
-
-        if not (BIN / "test_gpu_node").exists():
-            self.skipTest("this build has no CUDA parts")
-        self.assertEqual(len(cases("test_gpu_kernels", self.rungs.SMALL_CASES)), 4)
-        parts = [cases("test_gpu_node", chosen) for chosen in self.rungs.NODE_CASES.values()]
-        self.assertTrue(all(parts))
-        self.assertEqual({case for part in parts for case in part}, {*cases("test_gpu_node", "*")})
+    def test_a_way_that_breaks_loses_nothing_of_those_before(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "bench").mkdir()
+            shutil.copy(REPOSITORY / "bench" / "torch_step.py", folder / "bench")
+            (folder / "bench" / "torch_rank.py").write_text(self.RANK)
+            (folder / "tributary").write_text('#!/bin/sh\nuntil test "$1" = --; do shift; done; shift; exec "$@"\n')
+            (folder / "tributary").chmod(0o755)
+            (folder / "kept").mkdir()
+            command = [sys.executable, str(folder / "bench" / "torch_step.py"), "--bin", str(folder), "--turns", "1"]
+            command += ["--models", "resnet", "--base-dir", str(folder / "kept")]
+            ended = subprocess.run(command, capture_output=True, text=True)
+            self.assertEqual(ended.returncode, 1, ended.stdout + ended.stderr)
+            self.assertIn("it breaks", ended.stderr)
+            (line,) = ended.stdout.splitlines()
+            said = json.loads(line)
+            self.assertEqual((said["model"], said["way"], said["turn"], said["step_ms"]), ("resnet", "alone", 1, 2.0))
+            outputs = sorted((folder / "kept").glob("*/output-0.out"))
+            self.assertEqual([path.parent.name for path in outputs], ["resnet-alone-0", "resnet-tributary-1"])
+            self.assertIn("it breaks", outputs[1].read_text())
 
 
 if __name__ == "__main__":
