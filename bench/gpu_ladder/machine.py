@@ -9,8 +9,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
+
+from gpu_ladder import processes
 
 PATIENCE_S = 20.0  # for a program that only says something
 CONTROL_S = 5.0  # for MPS to begin or to end
@@ -31,8 +34,11 @@ GPU_FIELDS = {
 
 def said_by(command: Sequence[str], patience_s: float = PATIENCE_S) -> str:
     """Standard output of a program; nothing if it cannot be run, fails, or takes long."""
+    # Once this program is to end, the rest is brief.
+    around = nullcontext() if processes.interrupted() else processes.interruptible()
     try:
-        done = subprocess.run(list(command), capture_output=True, text=True, timeout=patience_s, check=False)
+        with around:
+            done = subprocess.run(list(command), capture_output=True, text=True, timeout=patience_s, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""
@@ -59,7 +65,11 @@ def gpu_there() -> bool:
 
 def mps_runs() -> bool:
     """Processes of one GPU run at the same time only through this daemon; without, they take turns."""
-    return "nvidia-cuda-mps" in said_by(["ps", "-eo", "comm="])
+    for name in Path("/proc").glob("[0-9]*/comm"):
+        with suppress(OSError):  # one that has just ended
+            if name.read_text(errors="replace").startswith("nvidia-cuda-mps"):
+                return True
+    return False
 
 
 @contextmanager
@@ -114,12 +124,16 @@ def machine() -> dict[str, Any]:
     cpu = ""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         cpu = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "")
+    available = 0
+    with suppress(OSError, ValueError, IndexError), open("/proc/meminfo", encoding="utf-8") as file:
+        available = next((int(line.split()[1]) for line in file if line.startswith("MemAvailable:")), 0)
     glibc = ""
     with suppress(OSError, ValueError):
         glibc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     return {
         "cpu": cpu,
         "cpu_cores": os.cpu_count(),
+        "memory_available_mib": available >> 10,
         "kernel": os.uname().release,
         "glibc": glibc,
         "mps": mps_runs(),

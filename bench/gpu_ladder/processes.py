@@ -1,16 +1,69 @@
-"""A step's processes: where they stand, and their end."""
+"""A step's processes: where they stand, and their end; and signals that ask this program to end."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 GRACE_S = 5.0  # for a step that is to end
 SPEAK_S = 3.0  # for processes that were aborted, to say where their threads were
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PR_SET_PDEATHSIG = 1
+
+
+class Interrupted(Exception):
+    """A signal asked this program to end."""
+
+
+class _Asked:
+    by = ""  # the first such signal's name
+    waits = False  # where the next one raises Interrupted
+
+
+def interrupted() -> str:
+    """The name of the signal that asked this program to end; empty: none did."""
+    return _Asked.by
+
+
+def heed_signals() -> None:
+    """From now on signals interrupt only waits (`interruptible`), so that no file is left half written."""
+
+    def note(number: int, _: Any) -> None:
+        raises, _Asked.waits = _Asked.waits, False
+        _Asked.by = _Asked.by or signal.Signals(number).name
+        if raises:
+            raise Interrupted(_Asked.by)
+
+    for number in ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup's, for one
+            signal.signal(number, note)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raises Interrupted as soon as a signal asks for the end, also if one did before."""
+    _Asked.waits = True
+    try:
+        if _Asked.by:
+            raise Interrupted(_Asked.by)
+        yield
+    finally:
+        _Asked.waits = False
+
+
+_libc = ctypes.CDLL(None)  # not loaded between fork and exec
+
+
+def end_with_parent() -> None:
+    """Asks the kernel to end this process when its parent was killed. Called between fork and exec."""
+    _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
 def descendants(root: int) -> list[int]:

@@ -5,14 +5,16 @@ A rung takes a minute or two where nothing is wrong. A step's limit is there for
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from gpu_ladder.machine import mps, mps_runs, said_by
 from gpu_ladder.steps import LOGS, Outcome, Rung, Step, last_object
@@ -27,6 +29,10 @@ RANKS = (1, 4)
 SHORT = ["--seconds", "1", "--slices", "2", "--no-ceiling"]
 LOSS_APART = 0.01  # relative
 TORCH_PATHS = {"tributary": "device", "tributary-host": "host"}  # of gradients, by bench/torch_step.py's ways
+
+OWN_RUNGS = ("test_gpu_kernels", "test_gpu_node")
+EMULATED = ("test_gpu_costs",)  # of a build tree, about a GPU that is emulated: no word about this machine's
+NOT_FOR_THIS_GPU = "Device not supported"  # compute-sanitizer's words, instead of a finding
 
 # Cases that compute-sanitizer, which makes kernels 10 to 50 times slower, gets through in its time: doctest's filter.
 SMALL_CASES = "*edges of the scale*,*equal values*,*over its first input*,*last group only*"
@@ -65,6 +71,29 @@ def judge_test(outcome: Outcome) -> Outcome:
     return outcome
 
 
+def judge_sanitizer(outcome: Outcome) -> Outcome:
+    """A sanitizer that does not know the GPU has looked at nothing."""
+    for line in (outcome.text + "\n" + outcome.reason).splitlines():
+        if NOT_FOR_THIS_GPU in line:
+            return Outcome("skipped", "compute-sanitizer: " + line.strip("= "), outcome.text)
+    return judge_test(outcome)
+
+
+def torch_figures(text: str) -> dict[str, Any] | None:
+    """The comparison with plain torch; of a program that did not get to its end, the ways that did: {model: {way}}."""
+    last: dict[str, Any] | None = last_object(text)
+    if last is None or "way" not in last:
+        return last
+    done: dict[str, Any] = {}
+    for line in text.splitlines():
+        said: Any = None
+        with suppress(ValueError):
+            said = json.loads(line)
+        if isinstance(said, dict) and "way" in said:
+            done.setdefault(said["model"], {})[said["way"]] = said
+    return done
+
+
 def judge_torch(outcome: Outcome) -> Outcome:
     """Gradients must have gone either way, and the GPT must end in plain torch's loss."""
     figures = last_object(outcome.text) if outcome.status == "passed" else None
@@ -81,6 +110,10 @@ def judge_torch(outcome: Outcome) -> Outcome:
     return outcome
 
 
+def either(first: Callable[[float], str], second: Callable[[float], str]) -> Callable[[float], str]:
+    return lambda left: first(left) or second(left)
+
+
 class Rungs:
     """The ladder for the programs in `bin_dir`, on a machine with these GPUs."""
 
@@ -88,6 +121,8 @@ class Rungs:
         self.bin_dir = bin_dir
         # 2^28 values take 15 GiB.
         self.small = any(isinstance(gpu.get("memory_mib"), int) and gpu["memory_mib"] < 20_000 for gpu in gpus)
+        self.known: dict[tuple[str, ...], str] = {}  # what programs list with --help
+        self.torch_there: bool | None = None  # None: not asked yet
 
     def all(self) -> list[Rung]:
         return [
@@ -110,33 +145,37 @@ class Rungs:
         return str(self.bin_dir / "tributary")
 
     def knows(self, words: Sequence[str], word: str) -> bool:
-        listed = said_by([self.tributary, *words, "--help"])
+        listed = self.known.get(tuple(words), "")
+        if not listed:
+            listed = self.known[tuple(words)] = said_by([self.tributary, *words, "--help"])
         return re.search(rf"^ +{re.escape(word)}( |$)", listed, re.MULTILINE) is not None
 
     def bench(self, benchmark: str, variants: dict[str, list[str]], needs: str = "") -> Iterator[Step]:
-        known = self.knows(["bench"], benchmark)
+        def missing(_: float) -> str:
+            known = self.knows(["bench"], benchmark)
+            return "" if known else f"this build's 'tributary bench' has no {benchmark}"
+
         for variant, options in variants.items():
             name = f"bench {benchmark}" + (f", {variant}" if variant else "")
             command = [self.tributary, "bench", benchmark, *options, "--json"]
             if benchmark == PIPELINE:
                 command += ["--base-dir", LOGS]
-            yield Step(
-                name,
-                command,
-                needs=needs,
-                skipped="" if known else f"this build's 'tributary bench' has no {benchmark}",
-            )
+            yield Step(name, command, needs=needs, skipped=missing)
 
     # ---- Rungs ----
 
     def doctor(self) -> Iterator[Step]:
-        if self.knows([], "doctor"):
-            yield Step("doctor", [self.tributary, "doctor", "--json"])
+        def missing(_: float) -> str:
+            return "" if self.knows([], "doctor") else "this build's 'tributary' has no doctor"
+
+        yield Step("doctor", [self.tributary, "doctor", "--json"], skipped=missing)
 
     def tests(self, program: str, parts: dict[str, str]) -> Iterator[Step]:
         test = self.bin_dir / program
-        there = os.access(test, os.X_OK)
-        missing = "" if there else f"{test} is not there: this build has no CUDA parts"
+
+        def missing(_: float) -> str:
+            return "" if os.access(test, os.X_OK) else f"{test} is not there: this build has no CUDA parts"
+
         for part, cases in parts.items() or [("", "")]:
             yield Step(
                 f"{program}, {part}" if part else program,
@@ -148,9 +187,8 @@ class Rungs:
             )
 
     def other_tests(self) -> Iterator[Step]:
-        known = ("test_gpu_kernels", "test_gpu_node")
         for test in sorted(self.bin_dir.glob("test_gpu_*")):
-            if test.name not in known:
+            if test.name not in OWN_RUNGS + EMULATED:
                 yield from self.tests(test.name, {})
 
     def first_pipelines(self) -> Iterator[Step]:
@@ -163,17 +201,19 @@ class Rungs:
 
     def torch(self) -> Iterator[Step]:
         program = Path(__file__).resolve().parents[1] / "torch_step.py"
-        problem = ""
-        if not program.exists():
-            problem = f"{program} is not there: this is no source tree"
-        else:
-            said = said_by([sys.executable, "-c", "import torch; print(torch.cuda.is_available())"], IMPORT_S)
-            if said.strip() != "True":
-                problem = f"{sys.executable} has no torch with CUDA"
+
+        def missing(left: float) -> str:
+            if not program.exists():
+                return f"{program} is not there"
+            if self.torch_there is None:
+                asked = "import torch; print(torch.cuda.is_available())"
+                self.torch_there = said_by([sys.executable, "-c", asked], min(IMPORT_S, left)).strip() == "True"
+            return "" if self.torch_there else f"{sys.executable} has no torch with CUDA"
+
         for model in ("gpt", "resnet"):
             command = [sys.executable, str(program), "--device", "cuda", "--turns", "1", "--bin", str(self.bin_dir)]
             command += ["--models", model, "--base-dir", LOGS]
-            yield Step(f"torch, {model}", command, last_object, judge_torch, TORCH_LIMIT_S, skipped=problem)
+            yield Step(f"torch, {model}", command, torch_figures, judge_torch, TORCH_LIMIT_S, skipped=missing)
 
     def sanitizer(self) -> Iterator[Step]:
         sanitizer = shutil.which("compute-sanitizer", path=os.environ.get("PATH", "") + ":/usr/local/cuda/bin")
@@ -189,8 +229,9 @@ class Rungs:
                     step,
                     name=f"{tool} {step.name}",
                     command=[sanitizer or tool, *options, *step.command],
+                    judge=judge_sanitizer,
                     limit_s=SANITIZER_LIMIT_S,
-                    skipped=step.skipped or missing,
+                    skipped=either(step.skipped, lambda _: missing),
                 )
 
     def other_pipelines(self) -> Iterator[Step]:
@@ -208,7 +249,10 @@ class Rungs:
         under_mps = {
             f"MPS, ranks {ranks}": ["--transport", "shm", "--ranks-per-node", str(ranks), *SHORT] for ranks in (1, 2)
         }
-        runs = "MPS runs on this machine: the steps before had it, too" if mps_runs() else ""
+
+        def runs(_: float) -> str:
+            return "MPS runs on this machine: the steps before had it, too" if mps_runs() else ""
+
         for step in self.bench(PIPELINE, under_mps, FIRST_PIPELINE):
-            yield replace(step, around=mps, skipped=step.skipped or runs)
+            yield replace(step, around=mps, skipped=either(step.skipped, runs))
         yield from self.bench(PIPELINE, variants, FIRST_PIPELINE)

@@ -10,9 +10,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -20,6 +21,7 @@ from typing import Any, Callable, Optional
 from gpu_ladder import machine, processes
 
 Figures = Callable[[str], Optional[Any]]
+SPENT = "the budget is spent (--budget)"
 KEPT_LINES = 3  # of what a failed step printed, in its reason
 KEPT_BYTES = 4 << 20  # of each file in the results; of a longer one its two ends
 LOGS = "{logs}"  # in a step's command: a folder whose files go to the results when the step has ended
@@ -55,6 +57,15 @@ def as_it_ended(outcome: Outcome) -> Outcome:
     return outcome
 
 
+def wanted(_: float) -> str:
+    return ""
+
+
+def say(line: str) -> None:
+    with suppress(OSError):  # the terminal may be gone
+        print(line, file=sys.stderr, flush=True)
+
+
 @dataclass
 class Step:
     """A program that says whether something works, and perhaps with which figures."""
@@ -66,7 +77,8 @@ class Step:
     limit_s: float = 60.0
     around: Callable[[], AbstractContextManager[Surroundings]] = as_it_is
     needs: str = ""  # a step that must not have failed
-    skipped: str = ""  # why it is not run
+    # Why it is not run. Called only if the step is asked for, with the seconds that the budget leaves.
+    skipped: Callable[[float], str] = wanted
 
 
 @dataclass
@@ -106,20 +118,29 @@ def file_name(step: str) -> str:
 
 
 class Ladder:
-    """Climbs rungs. `out` gets results.tar, and the page, which `page` makes again after each step."""
+    """Climbs rungs. `out` gets results.tar, and the page, which `page` makes again as each step begins and ends."""
 
     def __init__(self, out: Path, until: float, limit_s: float, only: str | None, environment: dict[str, str]) -> None:
         self.out, self.until, self.limit_s, self.only, self.environment = out, until, limit_s, only, environment
         self.page: Callable[[], str] = lambda: ""
         self.results = Results(out / "results.tar")
         self.steps: list[dict[str, Any]] = []
+        self.running = ""  # a step's name
+
+    def begin(self) -> None:
+        """Before the first rung: the page, and texts about the machine."""
+        self.show()
         for name, text in machine.description().items():
             self.results.add(f"machine/{name}", text.encode())
+
+    def show(self) -> None:
+        write(self.out / "gpu_check.txt", self.page())
 
     def count(self, status: str) -> int:
         return sum(step["status"] == status for step in self.steps)
 
     def climb(self, rung: Rung) -> None:
+        """Raises Interrupted after a step that a signal ended, with the step's results."""
         for step in rung.steps():
             self.take(rung.name, step)
 
@@ -128,20 +149,33 @@ class Ladder:
         left = self.until - began
         if self.only and not re.search(self.only, step.name):
             outcome = Outcome("skipped", "not asked for")
-        elif step.skipped:
-            outcome = Outcome("skipped", step.skipped)
         elif any(said["name"] == step.needs and said["status"] == "failed" for said in self.steps):
             outcome = Outcome("skipped", f"'{step.needs}' failed")
         elif left < 1.0:
-            outcome = Outcome("skipped", "the budget is spent (--budget)")
+            outcome = Outcome("skipped", SPENT)
         else:
-            with step.around() as (more, problem):
-                if problem:
-                    outcome = Outcome("skipped", problem)
-                else:
-                    print(f"== {step.name}", file=sys.stderr, flush=True)
-                    outcome = step.judge(self.run(step, more, min(step.limit_s, self.limit_s, left)))
+            why = step.skipped(left)
+            left = self.until - time.monotonic()
+            if left < 1.0:
+                outcome = Outcome("skipped", SPENT)
+            elif why:
+                outcome = Outcome("skipped", why)
+            else:
+                outcome = self.attempt(step, min(step.limit_s, self.limit_s, left))
         self.add(rung, step, outcome, time.monotonic() - began)
+        if processes.interrupted():
+            raise processes.Interrupted(processes.interrupted())
+
+    def attempt(self, step: Step, limit_s: float) -> Outcome:
+        with step.around() as (more, problem):
+            if problem:
+                return Outcome("skipped", problem)
+            say(f"== {step.name}")
+            self.running = step.name
+            self.show()
+            outcome = step.judge(self.run(step, more, limit_s))
+            self.running = ""
+            return outcome
 
     def add(self, rung: str, step: Step, outcome: Outcome, seconds: float) -> None:
         said: dict[str, Any] = {"rung": rung, "name": step.name, "status": outcome.status, "seconds": round(seconds, 3)}
@@ -154,19 +188,19 @@ class Ladder:
         if outcome.status == "skipped" and not outcome.text:
             return
         reason = outcome.reason.splitlines()[0] if outcome.reason else ""
-        print(f"{outcome.status}: {step.name}, {seconds:.1f} s {reason}".rstrip(), file=sys.stderr, flush=True)
-        if outcome.status == "failed":
-            for name, text in machine.aftermath().items():
-                self.results.add(f"{file_name(step.name)}/{name}", text.encode())
+        say(f"{outcome.status}: {step.name}, {seconds:.1f} s {reason}".rstrip())
+        if outcome.status == "failed" and not processes.interrupted():
+            with suppress(processes.Interrupted):  # the rest of the step's results is there
+                for name, text in machine.aftermath().items():
+                    self.results.add(f"{file_name(step.name)}/{name}", text.encode())
         self.results.add(f"{file_name(step.name)}/step.json", json.dumps(said).encode())
-        write(self.out / "gpu_check.txt", self.page())
+        self.show()
 
     def run(self, step: Step, more: dict[str, str], limit_s: float) -> Outcome:
         """In a process group of its own, so that whatever it started does not outlive its time either."""
-        folder = self.out / "running"
+        folder = Path(tempfile.mkdtemp(prefix="gpu-check-running-"))
         logs = folder / "logs"
-        shutil.rmtree(folder, ignore_errors=True)
-        logs.mkdir(parents=True)
+        logs.mkdir()
         printed, noise = folder / "printed", folder / "noise"
         command = [word.replace(LOGS, str(logs)) for word in step.command]
         stands = ""
@@ -181,14 +215,18 @@ class Ladder:
                     stderr=err,
                     env={**own, **self.environment, **more},
                     start_new_session=True,
+                    preexec_fn=processes.end_with_parent,
                 )
             except OSError as error:
+                shutil.rmtree(folder, ignore_errors=True)
                 return Outcome("failed", f"cannot be started: {error}")
             try:
-                status = process.wait(limit_s)
+                with processes.interruptible():
+                    status = process.wait(limit_s)
                 reason = "" if status == 0 else ended(status)
-            except subprocess.TimeoutExpired:
-                reason = f"took longer than {limit_s:g} s"
+            except (subprocess.TimeoutExpired, processes.Interrupted) as error:
+                late = isinstance(error, subprocess.TimeoutExpired)
+                reason = f"took longer than {limit_s:g} s" if late else f"this check was ended by {error}"
                 family = processes.descendants(process.pid)
                 stands = processes.standing(family)
                 processes.abort(family)

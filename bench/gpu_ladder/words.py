@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 ENOUGH = 0.85  # of a copy on the device, for a kernel that reads and writes everything once
+LARGE = 26  # a power of two: with fewer values a kernel's launch counts
 
 
 def in_words(result: dict[str, Any]) -> str:
@@ -19,7 +21,8 @@ def in_words(result: dict[str, Any]) -> str:
     for rung in rungs:
         steps = [step for step in passed if step["rung"] == rung]
         lines.append(f"passed: {rung}: {len(steps)} of its steps, {sum(step['seconds'] for step in steps):.0f} s")
-    lines.append(f"{facts['cpu']}, {facts['cpu_cores']} cores, Linux {facts['kernel']}, {facts['glibc']}")
+    memory = f", {facts['memory_available_mib'] / 1024:.0f} GiB available" if facts.get("memory_available_mib") else ""
+    lines.append(f"{facts['cpu']}, {facts['cpu_cores']} cores{memory}, Linux {facts['kernel']}, {facts['glibc']}")
     for gpu in facts["gpus"]:
         lines.append(", ".join(f"{key} {value}" for key, value in gpu.items()))
     if facts["gpus"]:
@@ -71,12 +74,13 @@ def kernels_in_words(figures: dict[str, Any]) -> list[str]:
     for name, bench in figures.items():
         if not name.startswith("bench gpu-kernels"):
             continue
-        slow = [row for row in bench["results"] if row["one_pass"] and row["ratio"] < ENOUGH]
-        lines.append(
-            f"{name}: copy {bench['copy_gb_per_s']:.0f} GB/s; {len(bench['results'])} kernels, "
-            f"{len(slow)} of one pass below {ENOUGH} of it"
-            + "".join(f"; {row['kernel']} {row['ratio']:.2f}" for row in slow)
-        )
+        line = f"{name}: copy {bench['copy_gb_per_s']:.0f} GB/s; {len(bench['results'])} kernels"
+        power = re.search(r"2\^(\d+) values", name)
+        if power and int(power.group(1)) >= LARGE:
+            slow = [row for row in bench["results"] if row["one_pass"] and row["ratio"] < ENOUGH]
+            line += f", {len(slow)} of one pass below {ENOUGH} of it"
+            line += "".join(f"; {row['kernel']} {row['ratio']:.2f}" for row in slow)
+        lines.append(line)
     return lines
 
 
@@ -84,21 +88,32 @@ def pipelines_in_words(figures: dict[str, Any]) -> list[str]:
     lines = []
     for name, bench in figures.items():
         if name.startswith("bench gpu-pipeline"):
-            split = bench["time_split"]
-            echo = f", {bench['ratio_to_ceiling']:.2f} of the echo" if "ratio_to_ceiling" in bench else ""
+            split, rate = bench["time_split"], bench["gb_per_s_each_way"]
+            # Without a ceiling, as over shared memory, the ratio is 0.
+            beside = f", {bench['ratio_to_ceiling']:.2f} of the echo" if bench.get("ratio_to_ceiling") else ""
+            copies = min(bench.get("link", {}).values(), default=0)
+            if copies > 0:
+                beside += f", {rate / copies:.2f} of bare copies"
             lines.append(
-                f"{name}: {bench['gb_per_s_each_way']:.2f} GB/s each way{echo}; of a chunk's {split['round_us']:.0f} us"
+                f"{name}: {rate:.2f} GB/s each way{beside}; of a chunk's {split['round_us']:.0f} us"
                 f" {split['device_to_host_us']:.0f} up, {split['host_to_device_us']:.0f} down"
             )
     return lines
 
 
 def torch_in_words(figures: dict[str, Any]) -> list[str]:
-    return [
-        f"{name}: a step {run[way]['step_ms']:.2f} ms, {ratio:.3f} of one without Tributary; "
-        f"gradients over memory of the {run[way]['gradients']}"
-        for name, models in figures.items()
-        if name.startswith("torch, ")
-        for run in models.values()
-        for way, ratio in run["step_ratio"].items()
-    ]
+    lines = []
+    for name, models in figures.items():
+        if not name.startswith("torch, "):
+            continue
+        for run in models.values():
+            # A run that did not get to its end has its first ways alone.
+            ratios = run.get("step_ratio")
+            for way, of_way in run.items() if ratios is None else ():
+                lines.append(f"{name}: {way}: a step {of_way['step_ms']:.2f} ms")
+            for way, ratio in (ratios or {}).items():
+                lines.append(
+                    f"{name}: a step {run[way]['step_ms']:.2f} ms, {ratio:.3f} of one without Tributary; "
+                    f"gradients over memory of the {run[way]['gradients']}"
+                )
+    return lines

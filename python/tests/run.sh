@@ -17,7 +17,7 @@ cd "$here"
 "$python" -m compileall -q .. # where Python writes no bytecode by itself, each rank would compile the package
 first=(test_cluster test_twins test_processes test_loops test_elastic test_launchers test_init)
 second=(test_needs test_job test_data test_place test_again test_together test_breaks test_numbers test_endings test_shared test_streams
-  test_state test_checkpoints test_orders test_lost_disk test_tutorial test_parallel test_fsdp test_bench test_gather test_collectives
+  test_state test_checkpoints test_orders test_lost_disk test_tutorial test_parallel test_fsdp test_bench test_ladder test_gather test_collectives
   test_batches test_from_ddp test_loops_values)
 case ${2:-all} in
   1) tests=("${first[@]}") ;;

@@ -48,7 +48,9 @@ class Fake {
 END
     ;;
   'bench gpu-pipeline')
-    echo '{"gb_per_s_each_way":9.5,"time_split":{"round_us":7,"device_to_host_us":2,"host_to_device_us":3}}' ;;
+    echo '{"gb_per_s_each_way":9.5,"ratio_to_ceiling":0.0,'\
+'"time_split":{"round_us":7,"device_to_host_us":2,"host_to_device_us":3},'\
+'"link":{"device_to_host_gb_per_s":19.0,"host_to_device_gb_per_s":25.0}}' ;;
   *) exit 3 ;;
 esac)");
   }
@@ -122,6 +124,7 @@ TEST_CASE("gpu_check runs tests, sanitizers and benchmarks, and keeps their figu
   fake.gpu();
   fake.tributary();
   for (const char* test : {"test_gpu_kernels", "test_gpu_node", "test_gpu_third"}) fake.program(test, kDoctestEnd);
+  fake.program("test_gpu_costs", "exit 1");  // of a build tree: its GPU is emulated
   fake.sanitizer("for last; do :; done; echo \"$*\" >>'" + (fake.dir() / "sanitized") +
                  "'; until test -x \"$1\"; do shift; done; exec \"$@\"");
   const nlohmann::json result = fake.run(0);
@@ -145,7 +148,10 @@ TEST_CASE("gpu_check runs tests, sanitizers and benchmarks, and keeps their figu
   const std::string page = last_lines(fake.out() + "/gpu_check.txt", 1000);
   for (const char* said :
        {"gpu_check: passed", "name Some \"quoted\" GPU", "1 of one pass below 0.85 of it; slow one 0.50",
-        "bench gpu-pipeline, int8, 4 MiB, ranks 1: 9.50 GB/s each way; of a chunk's 7 us 2 up, 3 down",
+        // Few values are no measure of a kernel.
+        "bench gpu-kernels, 2^18 values: copy 4000 GB/s; 1 kernels\n",
+        "bench gpu-pipeline, int8, 4 MiB, ranks 1: 9.50 GB/s each way, 0.50 of bare copies; of a chunk's 7 us 2 up, 3 "
+        "down",
         "skipped: bench gpu-costs: this build's 'tributary bench' has no gpu-costs"}) {
     CHECK_MESSAGE(contains(page, said), said, "\n", page);
   }
@@ -293,6 +299,11 @@ TEST_CASE("gpu_check fails with a sanitizer's finding, and with a filter that fi
   const nlohmann::json result = fake.run(1);
   CHECK(step(result, "memcheck test_gpu_kernels, small cases").at("reason") == "exit status 86");
   CHECK(step(result, "test_gpu_node, all-reduce").at("reason") == "no case of it was run");
+  fake.sanitizer("echo '========= Error: Device not supported. Please refer to its documentation'; exit 1");
+  const nlohmann::json unsupported = fake.run(1);
+  const nlohmann::json& small = step(unsupported, "racecheck test_gpu_kernels, small cases");
+  CHECK(small.at("status") == "skipped");
+  CHECK(small.at("reason").get<std::string>().starts_with("compute-sanitizer: Error: Device not supported"));
 }
 
 TEST_CASE("gpu_check says why it skips, and that nothing was checked") {
