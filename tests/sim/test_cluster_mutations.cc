@@ -21,11 +21,11 @@ constexpr struct {
   std::uint64_t known;
 } kBugs[] = {
     {Mutation::kLostStop, 159},          {Mutation::kUnsyncedSnapshot, 0},
-    {Mutation::kUnsyncedRegistry, 10},   {Mutation::kOldNodes, 8},
+    {Mutation::kUnsyncedRegistry, 77},   {Mutation::kOldNodes, 8},
     {Mutation::kOldRing, 406},           {Mutation::kFirstScale, 105},
     {Mutation::kLostResiduals, 16},      {Mutation::kForgottenWords, 264},
     {Mutation::kForgottenAnswers, 8},    {Mutation::kMixedStates, 2},
-    {Mutation::kFailedDrop, 35},         {Mutation::kFarSnapshot, 22},
+    {Mutation::kFailedDrop, 675},        {Mutation::kFarSnapshot, 22},
     {Mutation::kWritesAtAck, 15},        {Mutation::kNoCopies, 1},
     {Mutation::kUnsharedPrevious, 3443}, {Mutation::kEmptiedPool, 3},
     {Mutation::kArrivalOrderSum, 8},     {Mutation::kForgetDuplicates, 59},
@@ -43,10 +43,10 @@ constexpr struct {
     {Mutation::kFailedCopy, 248},        {Mutation::kOwnForCopy, 611},
     {Mutation::kOwnPartsAlone, 323},     {Mutation::kNoFill, 323},
     {Mutation::kDamagedPart, 694},       {Mutation::kUnsyncedCopy, 0},
-    {Mutation::kPartsAlone, 341},        {Mutation::kCopiesStay, 158},
+    {Mutation::kPartsAlone, 636},        {Mutation::kCopiesStay, 158},
     {Mutation::kStatesOfAnother, 366},   {Mutation::kSameEditions, 2762},
     {Mutation::kStubbornHolder, 220},    {Mutation::kSameTerm, 509},
-    {Mutation::kOlderRecord, 1019},      {Mutation::kNodeZeroOnly, 215},
+    {Mutation::kOlderRecord, 1616},      {Mutation::kNodeZeroOnly, 215},
     {Mutation::kForgottenRound, 234},    {Mutation::kTornRing, 72},
     {Mutation::kForgottenStep, 7},       {Mutation::kUncheckedArrays, 265},
     {Mutation::kForgottenLoad, 110},     {Mutation::kKeptUnsaved, 58},
@@ -54,10 +54,10 @@ constexpr struct {
     {Mutation::kUnrecordedView, 12},     {Mutation::kUnrecordedCommit, 8266},
     {Mutation::kHeldOfAnother, 3233},    {Mutation::kLentResidual, 73},
     {Mutation::kFalselySame, 6},         {Mutation::kUncopied, 6},
-    {Mutation::kForgottenOverdue, 10},   {Mutation::kOthersChunk, 9},
+    {Mutation::kForgottenOverdue, 10},   {Mutation::kOthersChunk, 3},
     {Mutation::kOthersSnapshots, 3},     {Mutation::kOthersWorker, 3},
     {Mutation::kOthersName, 9},          {Mutation::kOthersId, 9},
-    {Mutation::kOthersKept, 323},
+    {Mutation::kOthersKept, 1496},
 };
 static_assert(std::size(kBugs) + 1 == static_cast<std::size_t>(Mutation::kEnd));
 
