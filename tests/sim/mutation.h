@@ -53,7 +53,6 @@ enum class Mutation {
   kDamagedPart,        // nor where its own part is damaged
   kUnsyncedCopy,       // a copy counts before it is on the disk
   kPartsAlone,         // what a job had before a deal goes before its large parts have copies again
-  kCopiesStay,         // snapshots that go leave their copies
   kStatesOfAnother,    // a checkpoint from memory has what ranks kept with the last snapshot
   kSameEditions,       // records keep their editions and views when the coordinator moves
   kStubbornHolder,     // a coordinator stays when another one has a later term

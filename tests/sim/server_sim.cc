@@ -41,7 +41,7 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk, bool 
       incarnation_(world.fresh_incarnation()),
       name_("server " + std::to_string(index)),
       store_(disk, ShardIndex(index), world.mutation != Mutation::kUnsyncedRegistry,
-             world.mutation != Mutation::kFailedDrop, world.mutation != Mutation::kCopiesStay),
+             world.mutation != Mutation::kFailedDrop),
       snapshots_(
           *this, store_, world.checkpoints,
           {.shard = ShardIndex(index),

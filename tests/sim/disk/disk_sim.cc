@@ -182,13 +182,8 @@ Status LargePartsSim::drop(JobId job, const std::set<LargePart>& but_these) {
   return {};
 }
 
-StoreSim::StoreSim(Disk& disk, ShardIndex own, bool sync_records, bool drops_fail, bool drops_copies)
-    : disk_(disk),
-      own_(own),
-      sync_records_(sync_records),
-      drops_fail_(drops_fail),
-      drops_copies_(drops_copies),
-      large_parts_(disk) {
+StoreSim::StoreSim(Disk& disk, ShardIndex own, bool sync_records, bool drops_fail)
+    : disk_(disk), own_(own), sync_records_(sync_records), drops_fail_(drops_fail), large_parts_(disk) {
   std::erase_if(disk_.snapshots, [](const auto& entry) { return !entry.second.recorded; });
 }
 
@@ -257,7 +252,6 @@ Status StoreSim::drop(JobId job, Round first, Round last) {
   if (disk_.full) return drops_fail_ ? tl::unexpected(full()) : Status{};
   std::erase_if(disk_.snapshots, [&](const auto& entry) {
     const auto& [of, shard, round] = entry.first.first;
-    if (!drops_copies_ && shard != own_) return false;
     return entry.second.recorded && of == job && round >= first && round <= last;
   });
   return {};

@@ -91,8 +91,8 @@ class LargePartsSim final : public LargePartStore {
 class StoreSim final : public Store {
  public:
   // sync_records: false plants a bug: the registry is written without sync. drops_fail: false plants one, too: a full
-  // disk keeps what is to be dropped, and reports no error. drops_copies: false, a third: they stay.
-  StoreSim(Disk& disk, ShardIndex own, bool sync_records, bool drops_fail = true, bool drops_copies = true);
+  // disk keeps what is to be dropped, and reports no error.
+  StoreSim(Disk& disk, ShardIndex own, bool sync_records, bool drops_fail = true);
 
   std::vector<StoredJob> jobs() const override;
   bool has(JobId job, Round round, ShardIndex shard) const override { return find(job, round, shard) != nullptr; }
@@ -127,7 +127,7 @@ class StoreSim final : public Store {
 
   Disk& disk_;
   const ShardIndex own_;
-  const bool sync_records_, drops_fail_, drops_copies_;
+  const bool sync_records_, drops_fail_;
   LargePartsSim large_parts_;
 };
 
