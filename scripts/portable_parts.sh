@@ -123,14 +123,14 @@ for package in "${licensed[@]}"; do
   cp "/usr/share/doc/$package/copyright" "$folder/licences/$package"
 done
 
-# Only what a link needs; and links of the root that stay in it.
-for package in *.deb; do dpkg -x "$package" "$folder/root"; done
+# Only what a link needs; and links of the sysroot that stay in it.
+for package in *.deb; do dpkg -x "$package" "$folder/sysroot"; done
 while read -r link; do
-  ln -sfnr "$folder/root$(readlink "$link")" "$link"
-done < <(find "$folder/root" -type l -lname '/*')
+  ln -sfnr "$folder/sysroot$(readlink "$link")" "$link"
+done < <(find "$folder/sysroot" -type l -lname '/*')
 # GCC 12's own archive of the unwinder asks glibc 2.35 where code is; this one asks as glibc has always answered.
-cp "$folder/root/usr/lib/gcc/$multiarch/10/libgcc_eh.a" "$folder/lib"
-(cd "$folder/root" && rm -rf etc usr/bin usr/include usr/lib/gcc usr/share)
+cp "$folder/sysroot/usr/lib/gcc/$multiarch/10/libgcc_eh.a" "$folder/lib"
+(cd "$folder/sysroot" && rm -rf etc usr/bin usr/include usr/lib/gcc usr/share)
 
 {
   cmake -G Ninja -S "$here/../packaging/portable" -B "$folder/build" -Wno-dev -DCMAKE_BUILD_TYPE=Release \
@@ -154,13 +154,13 @@ cp "$(gcc -print-file-name=libkj.a)" "$folder/lib/libkj.a"
 ) >>"$log" 2>&1
 (cd "$folder" && rm -rf lib/libkj_exception.a lib/libold_glibc.a apt packages sources build)
 
-# The root's folders are named because the compiler looks in this machine's own before.
+# The sysroot's folders are named because the compiler looks in this machine's own before.
 cat >"$folder/link_options" <<OPTIONS
---sysroot=$folder/root
--B$folder/root/usr/lib/$multiarch
+--sysroot=$folder/sysroot
+-B$folder/sysroot/usr/lib/$multiarch
 -L$folder/lib
--L$folder/root/usr/lib/$multiarch
--L$folder/root/lib/$multiarch
+-L$folder/sysroot/usr/lib/$multiarch
+-L$folder/sysroot/lib/$multiarch
 -static-libstdc++
 -static-libgcc
 -Wl,--exclude-libs,libstdc++.a:libgcc.a:libgcc_eh.a

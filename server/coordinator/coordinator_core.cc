@@ -457,6 +457,15 @@ JobId CoordinatorCore::fresh_id() {
   return last_id_;
 }
 
+namespace {
+
+// The answer to a worker that waits for the outcome of a view of a job that is unknown.
+StopJob nobody_knows(const auto& m) {
+  return {m.job, m.view, StopKind::kRestart, m.round, "nobody knows this job any more"};
+}
+
+}  // namespace
+
 void CoordinatorCore::on(PeerId from, const LeaveJob& m, std::uint64_t now_ms) {
   const Peers::Worker* worker = context_.peers.worker_at(from);
   if (!worker) return;  // given up already, and the job has been told
@@ -477,16 +486,14 @@ void CoordinatorCore::on(PeerId from, const LeaveJob& m, std::uint64_t now_ms) {
   if (record && record->initialised && record->committed >= m.round) {
     return context_.output.send(worker->peer, SnapshotDone{m.job, m.view, m.round, true});
   }
-  context_.output.send(worker->peer,
-                       StopJob{m.job, m.view, StopKind::kRestart, m.round, "nobody knows this view any more"});
+  context_.output.send(worker->peer, nobody_knows(m));
 }
 
 void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms) {
   CoordinatedJob* job = job_with(m.job);
   if (const Peers::Worker* worker = context_.peers.worker_at(from)) {
     if (job) return job->on(*worker, m, now_ms);
-    return context_.output.send(from,
-                                StopJob{m.job, m.view, StopKind::kRestart, m.round, "nobody knows this job any more"});
+    return context_.output.send(from, nobody_knows(m));
   }
   const Peers::Server* server = context_.peers.server_at(from);
   if (server && job) job->on(server->hello.shard.value, m, now_ms);

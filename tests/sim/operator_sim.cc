@@ -120,8 +120,7 @@ bool OperatorSim::look_at(Deal& deal) {
     return true;
   }
   if (!core || coordinator_id() != deal.coordinator || started != deal.servers_started) return false;
-  if (deals_.size() > 1 && deals_.back().coordinator != 0 && &deal != &deals_.back())
-    return false;  // another one counts
+  if (&deal != &deals_.back() && deals_.back().coordinator != 0) return false;  // the last one counts
   const JobRecord* record = core->record(world_.scenario.job);
   const bool done = record && std::ranges::none_of(record->owners, [&](const ChunkOwner& owner) {
                       return deal.without.contains(owner.shard.value);

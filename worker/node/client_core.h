@@ -47,6 +47,7 @@
 #include "common/config/job_plan.h"
 #include "common/wire/messages.h"
 #include "worker/node/lane_counts.h"
+#include "worker/node/link_meter.h"
 #include "worker/node/window.h"
 #include "worker/reduce/lane_chunk.h"
 #include "worker/reduce/redo_ring.h"

@@ -41,44 +41,4 @@ void WindowController::end_period(std::uint64_t now_ns) {
   samples_ = rtt_sum_ns_ = 0;
 }
 
-// ---- The meter ----
-
-void LinkMeter::on_bytes(std::uint64_t bytes, std::uint64_t now_ns) {
-  if (arrivals_ > 0 && now_ns - last_ns_ > longest_gap()) {
-    finish(short_stretches_, now_ns);
-    arrivals_ = 0;
-  }
-  if (arrivals_ == 0) {
-    first_ns_ = now_ns;
-    bytes_ = 0;
-  } else {
-    bytes_ += bytes;
-  }
-  last_ns_ = now_ns;
-  ++arrivals_;
-  if (last_ns_ - first_ns_ < kPiece || arrivals_ < kArrivals) return;
-  finish(whole_pieces_, now_ns);
-  first_ns_ = now_ns;  // the next piece begins with this arrival
-  bytes_ = 0;
-  arrivals_ = 1;
-}
-
-std::uint64_t LinkMeter::longest_gap() const {
-  return arrivals_ < 2 ? kFirstGap : std::max(kIdle, 4 * (last_ns_ - first_ns_) / (arrivals_ - 1));
-}
-
-void LinkMeter::finish(Recent& samples, std::uint64_t now_ns) const {
-  if (arrivals_ < kArrivals || last_ns_ - first_ns_ < kShortest) return;
-  samples.add(static_cast<double>(bytes_) * 1e9 / static_cast<double>(last_ns_ - first_ns_), now_ns);
-}
-
-void LinkMeter::Recent::add(double sample, std::uint64_t now_ns) {
-  if (now_ns - since_ns > kMemory) {
-    previous = now_ns - since_ns > 2 * kMemory ? 0.0 : current;
-    current = 0.0;
-    since_ns = now_ns;
-  }
-  current = std::max(current, sample);
-}
-
 }  // namespace tributary

@@ -1,6 +1,4 @@
-// A worker lane's link: its window (WindowController), and its measured rate (LinkMeter). Both are pure.
-//
-// WindowController: how many unacknowledged bytes the lane may have under way.
+// WindowController: how many unacknowledged bytes a worker lane may have under way. Pure.
 //
 // Too little leaves the link idle; too much fills queues on the way until TCP backs off, and lets the nodes drift apart
 // (measured on emulated links, see docs/data-path.md). The controller steers by delay: it lets the acknowledgement time
@@ -64,44 +62,6 @@ class WindowController {
   // The period under way.
   std::uint64_t began_ns_ = 0;
   std::uint64_t samples_ = 0, rtt_sum_ns_ = 0;
-};
-
-// LinkMeter: the rate of a direction of this node's link, from when payloads arrive.
-//
-// Between rounds nothing moves, so an average says little of the link. The meter looks at busy stretches: arrivals
-// without a gap. A stretch is cut into pieces of at least kPiece, each giving one sample: the bytes after its first
-// arrival over the time from its first arrival to its last. rate() is the best sample of the last 10 to 20 seconds.
-// Bursts that a rate limiter lets pass make short samples too high, so stretches shorter than a piece count only while
-// there are no whole pieces. The result is the link's payload rate if the exchange is bound by the link, and less if
-// anything else binds it.
-class LinkMeter {
- public:
-  void on_bytes(std::uint64_t bytes, std::uint64_t now_ns);
-
-  // Payload bytes per second; 0 if there was no busy stretch yet.
-  double rate() const { return whole_pieces_.best() > 0.0 ? whole_pieces_.best() : short_stretches_.best(); }
-
- private:
-  static constexpr std::uint64_t kPiece = 200'000'000;     // ns
-  static constexpr std::uint64_t kShortest = 5'000'000;    // of a stretch that counts
-  static constexpr std::uint64_t kArrivals = 8;            // in it
-  static constexpr std::uint64_t kIdle = 20'000'000;       // a gap at least
-  static constexpr std::uint64_t kFirstGap = 200'000'000;  // when there is no earlier gap to compare with
-  static constexpr std::uint64_t kMemory = 10'000'000'000;
-
-  // The best sample since one or two multiples of kMemory.
-  struct Recent {
-    double current = 0.0, previous = 0.0;
-    std::uint64_t since_ns = 0;
-    void add(double sample, std::uint64_t now_ns);
-    double best() const { return std::max(current, previous); }
-  };
-
-  std::uint64_t longest_gap() const;
-  void finish(Recent& samples, std::uint64_t now_ns) const;
-
-  std::uint64_t first_ns_ = 0, last_ns_ = 0, bytes_ = 0, arrivals_ = 0;
-  Recent whole_pieces_, short_stretches_;
 };
 
 }  // namespace tributary

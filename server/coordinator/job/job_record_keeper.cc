@@ -112,8 +112,9 @@ void JobRecordKeeper::save_view(const ViewStart& start, const JobMembers& member
 void JobRecordKeeper::view_saved(bool saved, bool opens) {
   saving_ = false;
   JobRecord opening = *std::exchange(opening_, std::nullopt);
-  if (saved && (opens || record_.job != opening.job)) {
-    if (record_.job.value != 0 && record_.job != opening.job) older_.insert(record_.job);
+  const bool another = record_.job != opening.job;
+  if (saved && (opens || another)) {
+    if (another && record_.job.value != 0) older_.insert(record_.job);
     record_ = std::move(opening);
   } else if (saved && state_ == State::kSaved) {
     state_ = State::kUnsaved;  // the disk has a view that nobody will hear of: servers keep state of the one before

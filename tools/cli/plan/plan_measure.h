@@ -1,5 +1,5 @@
 // Link figures of running daemons, for the plan of the job that they run: the links in the workers' /status
-// (worker/node/window.h).
+// (worker/node/link_meter.h).
 //
 // A measured rate is the link's payload rate if the link binds the exchange. If another resource binds it (compute,
 // another host, encodings), the link is faster. So these are lower bounds, and the text says so.

@@ -6,7 +6,7 @@
 
 #include "server/lane/lane_gauges.h"
 #include "server/lane/lane_trace.h"
-#include "session/shared/attach_region.h"
+#include "session/shared/trace_window.h"
 #include "tests/unit/required.h"
 #include "worker/node/lane_trace.h"
 

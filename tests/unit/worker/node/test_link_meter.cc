@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "worker/node/window.h"
+#include "worker/node/link_meter.h"
 
 namespace tributary::link_meter_test {
 
