@@ -191,7 +191,8 @@ bool JobWorld::told(const ServerSim& coordinator, PeerId to, const ControlMessag
   } else if (const auto* decision = std::get_if<RoundDecision>(&message)) {
     judge.decides(*decision);
   } else if (const auto* commit = std::get_if<SnapshotCommit>(&message)) {
-    judge.committed(commit->round);
+    // Before the first commit the message only names a snapshot that is dropped.
+    if (commit->round.value != 0) judge.committed(commit->round);
   } else if (const auto* done = std::get_if<SnapshotDone>(&message); done && !server) {
     if (scenario.mode == Mode::kAllreduce) replicas_judge.outcome(*done);
   } else if (const auto* stop = std::get_if<StopJob>(&message); stop && server) {

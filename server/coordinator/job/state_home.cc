@@ -72,6 +72,10 @@ Result<StateHome::Stored> OnServers::newest(const JobConfig& config, const JobRe
   }
   const bool any = common && !common->empty();
   if (!lacks.empty() && (!any || !record.provisional)) {
+    if (!context_.peers.all_servers(context_.given_up)) {
+      return fail(ErrorCode::kUnavailable, lacks + ", and a server that is away may have a copy of it; start all " +
+                                               std::to_string(servers()) + " servers, and attach again in a moment");
+    }
     return fail(ErrorCode::kStore, lacks +
                                        "; start it with the store it had, restore a checkpoint (tributary checkpoint "
                                        "restore), or start over under another job name");

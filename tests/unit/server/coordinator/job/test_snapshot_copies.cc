@@ -342,6 +342,31 @@ TEST_CASE("a view begins with the copy of a part whose store was lost") {
   }
 }
 
+TEST_CASE("a job whose only copy of a part may be on a server that is away waits for that server") {
+  Copying before(2);
+  before.begin();
+  before.stop_at(0, 9);
+  for (std::uint16_t i = 0; i < 2; ++i) before.say(server_peer(i), answer(*before.only<CopySnapshot>(server_peer(i))));
+  const JobId job = before.open().job;
+
+  Copying cluster(3, {}, before.records(), 8);  // server 2 has none of the job's chunks
+  const StoredJob copy{job, "mnist", 0, {Round(9)}, ShardIndex(1)};
+  cluster.say(server_peer(0), cluster.hello(0, {{job, "mnist", 0, {Round(9)}}}));
+  cluster.say(server_peer(1), cluster.hello(1));
+  cluster.say(server_peer(2), cluster.hello(2, {copy}));
+  cluster.worker(0);
+  cluster.pass(15'000, 1, {server_peer(2)});
+  JoinOptions options;
+  options.tensors = {{"w", {6'000'000}}};
+  cluster.join(0, options);
+  check_error(cluster, worker_peer(0), ErrorCode::kUnavailable,
+              {"server 1's store lacks", "round 9", "a server that is away may have a copy", "start all 3 servers"});
+  cluster.sent.clear();
+  cluster.say(server_peer(2), cluster.hello(2, {copy}));
+  cluster.join(0, options);
+  CHECK(required(cluster.only<OpenJob>(server_peer(1))).copy == ServerEntry{ShardIndex(2), "copies-2", "key-2"});
+}
+
 TEST_CASE("a stopped job gets the copies that a loss has cost") {
   Copying before(2);
   before.begin();
