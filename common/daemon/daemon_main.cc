@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -95,9 +96,19 @@ void close_files_to_others() {
   ::umask(0077);
 }
 
+// Ends the process if its own end hangs, as calls to a device that no longer answers may. A supervisor waits for it.
+void leave_within(std::uint32_t seconds, const Logger& logger) {
+  start_thread("end", logger, [seconds, logger] {
+    ::sleep(seconds);
+    logger->error("the process ends without giving its devices and memory back: that has taken {} s", seconds);
+    std::_Exit(kExitFailed);
+  }).detach();
+}
+
 int give_up(const std::string& program, const Daemon& daemon, const std::string& why) {
   daemon.logger->error(why);
   std::fprintf(stderr, "%s: %s\n", program.c_str(), why.c_str());
+  leave_within(daemon.stop_timeout_s, daemon.logger);
   if (daemon.abandon) daemon.abandon(why);
   return kExitFailed;
 }

@@ -16,7 +16,9 @@ namespace tributary {
 // the main thread.
 struct Daemon {
   Logger logger;
-  std::uint32_t stop_timeout_s = 0;         // after drain(), without progress: then it is abandoned
+  // After drain(), without progress: then it is abandoned. An abandoned daemon ends after as long, even if a destructor
+  // hangs.
+  std::uint32_t stop_timeout_s = 0;
   std::string jobs;                         // its work to be stopped, as the subject of a message: "jobs"
   std::function<std::string()> ready_line;  // for the parent process
   // A condition of serving, in words, and whether it holds. An error: with this configuration it never will; the
