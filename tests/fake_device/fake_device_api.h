@@ -56,8 +56,9 @@ struct FakeFaults {
 
   std::optional<std::uint64_t> copy_fails;  // the n-th copy's call, from 0
   // The n-th kernel or copy that runs, from 0, is a fault: its device runs nothing any more, calls no host function,
-  // and hangs collectives with it. Only a query of the device reports the fault.
+  // and hangs collectives with it. A query of the device reports the fault.
   std::optional<std::uint64_t> kernel_faults;
+  bool collectives_report_faults = false;  // communicators of a device with a fault report an error, too
   // The n-th kernel or copy, from 0, hangs until let_go(), and so do the operations behind it on its stream.
   std::optional<std::uint64_t> kernel_hangs;
   bool communicators_hang = false;                // create_comms() never settles

@@ -190,6 +190,9 @@ Result<bool> FakeDeviceApi::comm_settled(CommId id) {
     return true;
   }
   if (at->second.error) return tl::unexpected(*at->second.error);
+  if (options_.faults.collectives_report_faults && lost_.contains(at->second.device)) {
+    return fail(ErrorCode::kDevice, "unhandled cuda error");
+  }
   Party& party = *at->second.party;
   const bool connects = !party.never && party.number < may_connect_;
   if (!connects || at->second.set->joined < at->second.set->size) return false;

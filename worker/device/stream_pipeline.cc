@@ -59,8 +59,10 @@ void StreamPipeline::step(std::uint64_t now_ns) {
   inbox_->take(orders_);
   if (failed_) return;
   if (const Status done = turn(); !done && !failed_) {
+    // NCCL may be the first to notice a device's fault. The fault is the cause, and decides what becomes of the process.
+    const Status cause = fault();
     abort_collectives();
-    tell_failure(done.error());
+    tell_failure(cause ? done.error() : cause.error());
   }
 }
 
@@ -138,13 +140,18 @@ Result<std::uint32_t> StreamPipeline::unsettled() const {
   return count;
 }
 
+Status StreamPipeline::fault() const {
+  for (std::uint32_t position = 0; position < devices_.size(); ++position) {
+    const Status asked = fault_on(api_, devices_[position].streams);
+    if (!asked) return fail(asked.error().code, describe(position) + ": " + asked.error().message);
+  }
+  return {};
+}
+
 Status StreamPipeline::watch() {
   if (under_way() && now_ns_ >= asked_ns_ + kWatchNs) {
     asked_ns_ = now_ns_;
-    for (std::uint32_t position = 0; position < devices_.size(); ++position) {
-      const Status asked = fault_on(api_, devices_[position].streams);
-      if (!asked) return fail(asked.error().code, describe(position) + ": " + asked.error().message);
-    }
+    if (Status none = fault(); !none) return none;
   }
   if (!connecting_) return check_progress();
   if (!late(since_ns_)) return {};

@@ -104,6 +104,7 @@ class StreamPipeline {
   Status turn();
   Status settle();
   Result<std::uint32_t> unsettled() const;
+  Status fault() const;  // a device's, as an error
   Status watch();
 
   const std::uint64_t timeout_ns_;

@@ -318,25 +318,28 @@ TEST_CASE("a call that fails, and an error that comes later, end the job with th
   }
 }
 
-TEST_CASE("a fault on a device, which neither NCCL nor a host function tells of, is found and named") {
-  for (const Shape& shape :
-       {Shape{2, 1, "hierarchical", false}, Shape{2, 2, "flat", false}, Shape{1, 2, "flat", false}}) {
-    EngineSetup setup = setup_of(shape);
-    setup.timeout_ms = 1'000'000;
-    setup.faults.kernel_faults = 300;  // in the rounds
-    EngineCluster cluster(setup);
-    REQUIRE(cluster.connect());
-    cluster.load();
-    for (std::uint64_t round = 1; round <= 20 && cluster.round(round, 1); ++round) {
+TEST_CASE("a fault on a device is found and named, whether NCCL reports an error of its own or nothing") {
+  for (const bool nccl_reports : {false, true}) {
+    for (const Shape& shape :
+         {Shape{2, 1, "hierarchical", false}, Shape{2, 2, "flat", false}, Shape{1, 2, "flat", false}}) {
+      EngineSetup setup = setup_of(shape);
+      setup.timeout_ms = 1'000'000;
+      setup.faults.kernel_faults = 300;  // in the rounds
+      setup.faults.collectives_report_faults = nccl_reports;
+      EngineCluster cluster(setup);
+      REQUIRE(cluster.connect());
+      cluster.load();
+      for (std::uint64_t round = 1; round <= 20 && cluster.round(round, 1); ++round) {
+      }
+      REQUIRE(cluster.until([&] { return cluster.now_ns += 1'000'000, cluster.failed(); }));
+      CHECK(contains(cluster.failures(), "fake:"));  // whose it is
+      CHECK(contains(cluster.failures(), "an illegal memory access was encountered"));
+      CHECK(contains(cluster.api->lost(), "an illegal memory access was encountered"));
+      for (const auto& node : cluster.nodes) {
+        for (const Error& error : node->failures) CHECK(error.code == ErrorCode::kUnavailable);
+      }
+      cluster.close();
     }
-    REQUIRE(cluster.until([&] { return cluster.now_ns += 1'000'000, cluster.failed(); }));
-    CHECK(contains(cluster.failures(), "fake:"));  // whose it is
-    CHECK(contains(cluster.failures(), "an illegal memory access was encountered"));
-    CHECK(contains(cluster.api->lost(), "an illegal memory access was encountered"));
-    for (const auto& node : cluster.nodes) {
-      for (const Error& error : node->failures) CHECK(error.code == ErrorCode::kUnavailable);
-    }
-    cluster.close();
   }
 }
 
