@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,8 +18,7 @@ _SCHEDULED = ("lr", "weight_decay", "momentum", "betas")
 _FIXED = ("dampening", "nesterov", "eps", "lr_decay", "amsgrad", "maximize")
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """Settings of a group's step on the servers. ``CONFIGURED``: as the job has it."""
 
     lr: float
@@ -70,7 +68,9 @@ def said_of(number: int, group: dict[str, Any], began: Values, scheduled: bool) 
     Raises:
         RuntimeError: a value is another one that the servers cannot take in a step.
     """
-    changed = {key: _plain(group[key]) for key, value in began.items() if key != "lr" and _plain(group[key]) != value}
+    # Once for each gradient: most values are the very objects that they were.
+    others = {key: group[key] for key, value in began.items() if group[key] is not value and key != "lr"}
+    changed = {key: _plain(value) for key, value in others.items() if _plain(value) != began[key]}
     momentum = changed.pop("momentum", CONFIGURED)
     if "betas" in changed and changed["betas"][1:] == began["betas"][1:]:
         momentum = changed.pop("betas")[0]
