@@ -64,7 +64,11 @@ void JobRecordKeeper::begin_view(JobId fresh_id, const JobMembers& members) {
 }
 
 void JobRecordKeeper::begin_anew(JobId fresh_id) {
-  if (context_.peers.stores(record_.job)) record_.job = fresh_id;
+  if (!context_.peers.stores(record_.job)) return;
+  context_.output.log(
+      in_words() + " begins anew, though servers' stores have parts of a snapshot of it: no snapshot is whole",
+      LogLevel::kWarning);
+  record_.job = fresh_id;
 }
 
 void JobRecordKeeper::give_view_up() {

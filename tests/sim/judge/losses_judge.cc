@@ -25,6 +25,7 @@ void LossesJudge::store_lost(std::uint16_t shard, bool matters) {
 }
 
 std::optional<std::uint16_t> LossesJudge::has_another(JobId job) const {
+  if (stores_ > 1) return std::nullopt;
   for (const auto& [shard, all] : heard_) {
     const auto another = [&](const StoredJob& stored) { return stored.job != job && !stored.snapshots.empty(); };
     if (std::ranges::any_of(all, another)) return shard;

@@ -28,7 +28,8 @@ class LossesJudge {
   void committed(Round round) { committed_ = round; }
 
   bool any() const { return !hurts_.empty() || !lost_.empty(); }
-  // Returns a server that has reported snapshots of another job id. There is one job, whatever its id.
+  // Returns a server that has reported snapshots of another job id. There is one job, whatever its id. None if two stores
+  // were lost: with them the record may be lost that such a snapshot was committed, and its other parts.
   std::optional<std::uint16_t> has_another(JobId job) const;
   // Returns whether trainers may get this error: the job cannot continue after a loss, and the message names the place.
   // copied: a server has a copy of its record. has: a disk has all of that server's part of that round.
