@@ -56,17 +56,33 @@ Status AllreduceEngine::set_up() {
   return {};
 }
 
+// NCCL takes memory for communicators, so other jobs' groups wait until those within the node are connected. A wait for
+// other nodes must not hold the gate: another node's group could be what it waits for.
 Status AllreduceEngine::connect(std::span<const CommKey> keys) {
-  if (plan().sharded()) {
-    auto comms = api_.create_comms(plan().node.devices);
-    if (!comms) return tl::unexpected(comms.error());
-    for (std::uint32_t position = 0; position < plan().devices(); ++position) {
-      parts_[position].in_node = (*comms)[position];
-      add_communicator(position, (*comms)[position]);
-    }
+  TRIB_ASSERT(keys.size() == (plan().between_nodes() ? plan().communicators() : 0));
+  keys_.assign(keys.begin(), keys.end());
+  if (!plan().sharded()) return join_nodes();
+  LaunchGate::Hold hold = api_.launches().memory();
+  auto comms = api_.create_comms(plan().node.devices);
+  if (!comms) return tl::unexpected(comms.error());
+  for (std::uint32_t position = 0; position < plan().devices(); ++position) {
+    parts_[position].in_node = (*comms)[position];
+    add_communicator(position, (*comms)[position]);
   }
-  for (std::uint32_t k = 0; plan().between_nodes() && k < plan().communicators(); ++k) {
-    TRIB_ASSERT(keys.size() == plan().communicators());
+  begin_connecting(plan().devices(), std::move(hold));
+  return {};
+}
+
+Status AllreduceEngine::communicators_ready() {
+  if (!keys_.empty()) return join_nodes();
+  begin(true);
+  return {};
+}
+
+Status AllreduceEngine::join_nodes() {
+  const std::vector<CommKey> keys = std::exchange(keys_, {});
+  LaunchGate::Hold hold = plan().nodes == 1 ? api_.launches().memory() : LaunchGate::Hold();
+  for (std::uint32_t k = 0; k < keys.size(); ++k) {
     std::vector<CommSeat> seats;
     std::vector<std::uint32_t> positions;
     for (std::uint32_t position = 0; position < plan().devices(); ++position) {
@@ -81,7 +97,7 @@ Status AllreduceEngine::connect(std::span<const CommKey> keys) {
       add_communicator(positions[i], (*comms)[i]);
     }
   }
-  begin_connecting(plan().members());
+  begin_connecting(plan().members(), std::move(hold));
   return {};
 }
 

@@ -50,7 +50,8 @@ class AllreduceEngine final : public StreamPipeline {
   ~AllreduceEngine() override { destroy_streams(); }
 
   const AllreducePlan& plan() const { return devices_->plan(); }
-  // Begins to connect. keys: plan().communicators() of them, if it has any between nodes.
+  // Begins to connect: the devices of the node, then the nodes. keys: plan().communicators() of them, if it has any
+  // between nodes.
   Status connect(std::span<const CommKey> keys);
   bool connected() const { return tried_; }  // step() until then
   // Loads the values that the view begins with. REQUIRES: connected(), nothing under way. `wait` is called until the
@@ -98,7 +99,7 @@ class AllreduceEngine final : public StreamPipeline {
                   BucketOutput& output, EventFd wake);
   Status set_up();
   void handle(const DeviceOrder& order) override;
-  void communicators_ready() override { begin(true); }
+  Status communicators_ready() override;
   Status settled() override;
   Status issue() override;
   bool under_way() const override { return !flights_.empty(); }
@@ -109,6 +110,7 @@ class AllreduceEngine final : public StreamPipeline {
   void abandon_memory() override;
   std::string describe(std::uint32_t position) const override { return devices_->describe(position); }
 
+  Status join_nodes();
   bool next_is_ready() const;
   void begin(bool trial);
   Status advance(Flight& flight);
@@ -131,6 +133,7 @@ class AllreduceEngine final : public StreamPipeline {
   BucketOutput& output_;
   const std::shared_ptr<const JobPlan> job_;
   std::vector<Device> parts_;         // by position
+  std::vector<CommKey> keys_;         // of communicators between nodes that are not begun yet
   std::vector<std::uint64_t> steps_;  // by chunk
   StepRuns runs_;
   std::vector<BucketTail> tails_;                // by chunk: of this node; written before its order

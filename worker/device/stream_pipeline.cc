@@ -87,7 +87,7 @@ Status StreamPipeline::settle() {
     connecting_ = *missing != 0;
     if (!connecting_) {
       launch_.let_go();
-      communicators_ready();
+      if (Status ready = communicators_ready(); !ready) return ready;
     }
   }
   if (!settling_ || *missing != 0) return {};

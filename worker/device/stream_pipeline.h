@@ -56,7 +56,8 @@ class StreamPipeline {
 
   // ---- What an engine is ----
   virtual void handle(const DeviceOrder& order) = 0;
-  virtual void communicators_ready() {}
+  // All communicators are connected. May begin_connecting() others.
+  virtual Status communicators_ready() { return {}; }
   // The collectives that were called are on their streams.
   virtual Status settled() = 0;
   // Puts the work that is possible on the streams, until a collective has to settle().

@@ -8,6 +8,7 @@
 
 #include "tests/fake_device/fake_device_api.h"
 #include "tests/unit/required.h"
+#include "tests/unit/worker/allreduce/allreduce_engine_fixture.h"
 #include "worker/device/device_blocks.h"
 #include "worker/device/launch_gate.h"
 
@@ -122,6 +123,41 @@ TEST_CASE("a job's memory is not taken or given back while a group is half launc
   launch.let_go();
   api.run_all();
   REQUIRE(*api.idle(stream));
+}
+
+TEST_CASE("communicators within a node hold back groups until they are connected, those between nodes do not") {
+  testing::EngineSetup setup{.nodes = 1, .devices = 2, .timeout_ms = 60'000};
+  std::uint64_t in_node = 1;  // calls that make communicators
+  SUBCASE("of one node") {}
+  SUBCASE("of one node, over all its devices") {
+    setup.algorithm = "flat";
+  }
+  SUBCASE("of two nodes, the other of which does not come") {
+    setup.nodes = 2;
+  }
+  SUBCASE("of two nodes, without any within a node") {
+    setup.nodes = 2;
+    setup.algorithm = "flat";
+    in_node = 0;
+  }
+  testing::EngineCluster cluster(setup);
+  LaunchGate& gate = cluster.api->launches();
+  cluster.api->let_connect(0);
+  CHECK_FALSE(cluster.connect([](std::uint32_t node) { return node == 0; }));
+  std::atomic<bool> launched = false;
+  std::jthread launch([&] {
+    const LaunchGate::Hold hold = gate.launch();
+    launched = true;
+  });
+  if (in_node != 0) {
+    std::this_thread::sleep_for(milliseconds(50));
+    CHECK_FALSE(launched);
+  }
+  cluster.api->let_connect(in_node);
+  REQUIRE(cluster.until([&] { return launched || cluster.failed(); }, 20'000'000));
+  CHECK_FALSE(cluster.failed());
+  launch.join();
+  cluster.close();
 }
 
 }  // namespace
