@@ -173,16 +173,18 @@ void DeviceEngine::completed(Line& line, std::uint32_t group) {
 // ---- Issuing ----
 
 Status DeviceEngine::issue() {
-  for (; !moves_.empty() && !chunks_[moves_.front().chunk.value].moving; moves_.pop()) {
+  for (; !settling() && !moves_.empty() && !chunks_[moves_.front().chunk.value].moving; moves_.pop()) {
     if (moving_++ == 0) moving_since_ns_ = now_ns();
     if (Status done = move_residual(moves_.front()); !done) return done;
   }
-  while (!connecting() && !settling()) {
-    if (!gathers_.empty()) {
+  while (!connecting()) {
+    // Answers use `in` and `down`: they need not wait for sums, whose collectives are on `up`.
+    const bool delivers = !settling() || begun_line_ == &reduce_;
+    if (!settling() && !gathers_.empty()) {
       if (Status done = begin_gather(); !done) return done;
-    } else if (!deliver_.ready.empty() && deliver_.issued.size() < options_.ahead) {
+    } else if (delivers && !deliver_.ready.empty() && deliver_.issued.size() < options_.ahead) {
       if (Status done = begin_deliver(); !done) return done;
-    } else if (!reduce_.ready.empty() && reduce_.issued.size() < options_.ahead) {
+    } else if (!settling() && !reduce_.ready.empty() && reduce_.issued.size() < options_.ahead) {
       if (Status done = begin_reduce(); !done) return done;
     } else {
       break;

@@ -73,9 +73,7 @@ Status StreamPipeline::turn() {
   if (connecting_ || settling_) {
     if (Status done = settle(); !done) return done;
   }
-  if (!settling_) {
-    if (Status done = issue(); !done) return done;
-  }
+  if (Status done = issue(); !done) return done;
   return watch();
 }
 

@@ -3,8 +3,8 @@
 // notices work that makes no progress. It has no thread (device_thread.h). The derived engine decides what is issued
 // for a group and what completions mean.
 //
-// NCCL may put collectives on their streams after its calls have returned. Until it has ("settled"), nothing else is
-// issued, because later work on these streams must come after them; nor is device memory allocated or freed
+// NCCL may put collectives on their streams after its calls have returned. Until it has ("settled"), nothing is issued
+// on these streams, because later work on them must come after the collectives; nor is device memory allocated or freed
 // (launch_gate.h).
 //
 // Failure: the first error of any call, asynchronous error or overdue wait aborts every communicator and is reported
@@ -60,7 +60,7 @@ class StreamPipeline {
   virtual Status communicators_ready() { return {}; }
   // The collectives that were called are on their streams.
   virtual Status settled() = 0;
-  // Puts the work that is possible on the streams, until a collective has to settle().
+  // Puts the work that is possible on the streams; while settling(), only on streams that have no part in it.
   virtual Status issue() = 0;
   virtual bool under_way() const = 0;
   // Returns too_slow() of work under way that has made no progress for late().

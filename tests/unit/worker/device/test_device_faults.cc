@@ -212,6 +212,39 @@ TEST_CASE("an answer whose copy hangs holds back no sum of the node, and is name
   node.close();
 }
 
+TEST_CASE("an answer is copied and decoded while a sum is not on its streams yet") {
+  for (const EncodingId pull : {EncodingId::kFp32, EncodingId::kBf16}) {
+    DeviceSetup setup = four_devices(14);
+    setup.pull = EncodingSpec(pull);
+    DeviceNode node(setup);
+    REQUIRE(node.open());
+    for (int i = 0; i < 2000; ++i) node.turn();  // the communicators connect
+    node.api->hold_settling(true);
+    for (std::uint32_t rank = 0; rank < node.ranks(); ++rank) node.gradient(rank);
+    for (std::uint32_t d = 0; d < setup.devices; ++d) {
+      node.reducer(ChunkIndex(d)).reduce(ChunkIndex(d), Round(1), 1, false);
+    }
+    node.step();
+    const std::vector<float> ones(node.layout->chunk_elements(), 1.0f);
+    std::vector<std::byte> answer(node.reduction->plan().pull->bytes(ones.size()));
+    node.reduction->plan().pull->encode(ones.data(), ones.size(), 0, ones.size(), nullptr, answer.data());
+    for (std::uint32_t d = 0; d < setup.devices; ++d) {
+      const ChunkIndex chunk(setup.devices + d);
+      node.reducer(chunk).deliver(chunk, Version(1), false, answer);
+    }
+    node.step();
+    node.api->run_all();
+    for (std::uint32_t d = 0; d < setup.devices; ++d) {
+      const std::uint64_t begin = node.layout->chunk(ChunkIndex(setup.devices + d)).begin;
+      CHECK(same_bits(node.parameters(d).subspan(begin, ones.size()), ones));
+    }
+    CHECK(node.reduced().empty());
+    node.api->hold_settling(false);
+    CHECK(node.until([&] { return node.reduced().size() + node.delivered().size() == 2 * setup.devices; }));
+    node.close();
+  }
+}
+
 TEST_CASE("groups of chunks that are ready together are one NCCL group") {
   DeviceNode node(four_devices(13));
   REQUIRE(node.open());
