@@ -27,6 +27,7 @@ struct CUstream_st {
     bool fails = false;
   };
   std::deque<Operation> queue;
+  bool captured = false;
 };
 
 namespace tributary::emulation {
@@ -43,7 +44,7 @@ class Runtime {
     options_ = options;
     random_.seed(options.seed);
     calls_ = 0;
-    error_ = cudaSuccess;
+    error_ = last_ = cudaSuccess;
     use_launcher([this](const void* stream, std::function<void()> run) {
       // A launch is not counted as a call: its own failures are those of the work.
       enqueue(stream_of(stream), {.run = std::move(run)});
@@ -55,7 +56,7 @@ class Runtime {
     for (const auto& stream : streams_) pending += stream->queue.size();
     return {.calls = calls_,
             .pending = pending,
-            .alive = device_.size() + pinned_.size() + streams_.size() - 1 + events_.size(),
+            .alive = device_.size() + pinned_.size() + streams_.size() - 2 + events_.size(),
             .registered = registered_.size()};
   }
 
@@ -74,6 +75,18 @@ class Runtime {
     return cudaSuccess;
   }
   bool fails_now() const { return calls_ == options_.failing_call; }
+  cudaError_t keep(cudaError_t error) {
+    if (error != cudaSuccess) last_ = error;
+    return error;
+  }
+  // Returns the answer of a call that has given something back.
+  cudaError_t gave_back(cudaError_t error) {
+    return keep(error == cudaSuccess && fails_now() ? cudaErrorInvalidValue : error);
+  }
+  cudaError_t take_last() {
+    const cudaError_t error = call();
+    return error != cudaSuccess ? error : std::exchange(last_, cudaSuccess);
+  }
 
   cudaError_t enqueue(cudaStream_t stream, Operation operation) {
     operation.fails = fails_now();
@@ -92,6 +105,7 @@ class Runtime {
 
   cudaStream_t stream_of(const void* stream) {
     if (stream == cudaStreamLegacy) return legacy_;
+    if (stream == cudaStreamPerThread) return per_thread_;
     for (const auto& known : streams_) {
       if (known.get() == stream) return known.get();
     }
@@ -131,7 +145,7 @@ class Runtime {
   }
 
   cudaError_t allocate(std::map<const std::byte*, std::size_t>& blocks, void** memory, std::size_t bytes) {
-    if (fails_now()) return cudaErrorMemoryAllocation;
+    if (fails_now()) return keep(cudaErrorMemoryAllocation);
     *memory = std::malloc(bytes);
     std::memset(*memory, 0xff, bytes);
     blocks[static_cast<const std::byte*>(*memory)] = bytes;
@@ -148,18 +162,18 @@ class Runtime {
 
   cudaError_t register_host(void* memory, std::size_t bytes) {
     const auto* begin = static_cast<const std::byte*>(memory);
-    if (fails_now()) return cudaErrorNotPermitted;
-    if (reinterpret_cast<std::uintptr_t>(memory) % kPage != 0 || bytes % kPage != 0) return cudaErrorInvalidValue;
+    if (fails_now()) return keep(cudaErrorNotPermitted);
+    if (reinterpret_cast<std::uintptr_t>(memory) % kPage != 0 || bytes % kPage != 0) return keep(cudaErrorInvalidValue);
     for (const auto& [other, size] : registered_) {
-      if (begin < other + size && other < begin + bytes) return cudaErrorHostMemoryAlreadyRegistered;
+      if (begin < other + size && other < begin + bytes) return keep(cudaErrorHostMemoryAlreadyRegistered);
     }
     registered_[begin] = bytes;
     return cudaSuccess;
   }
   cudaError_t unregister_host(void* memory) {
     if (counts().pending != 0) throw std::logic_error("host memory is given up while work is under way");
-    return registered_.erase(static_cast<const std::byte*>(memory)) == 1 ? cudaSuccess
-                                                                         : cudaErrorHostMemoryNotRegistered;
+    return gave_back(registered_.erase(static_cast<const std::byte*>(memory)) == 1 ? cudaSuccess
+                                                                                   : cudaErrorHostMemoryNotRegistered);
   }
 
   cudaStream_t make_stream() { return streams_.emplace_back(std::make_unique<CUstream_st>()).get(); }
@@ -177,8 +191,8 @@ class Runtime {
     function(argument);
     in_host_function_ = false;
   }
-  bool fails_at_once(cudaError_t& error) const {
-    if (fails_now()) error = cudaErrorInvalidValue;
+  bool fails_at_once(cudaError_t& error) {
+    if (fails_now()) error = keep(cudaErrorInvalidValue);
     return fails_now();
   }
 
@@ -223,10 +237,11 @@ class Runtime {
   std::mt19937 random_;
   std::size_t calls_ = 0;
   cudaError_t error_ = cudaSuccess;  // of an operation: it stays
+  cudaError_t last_ = cudaSuccess;   // of a call, until it is asked for
   bool in_host_function_ = false;
   std::map<const std::byte*, std::size_t> registered_;
   std::vector<std::unique_ptr<CUstream_st>> streams_;
-  const cudaStream_t legacy_ = make_stream();
+  const cudaStream_t legacy_ = make_stream(), per_thread_ = make_stream();
   std::set<cudaEvent_t> events_;
 };
 
@@ -243,6 +258,9 @@ void start_runtime(const RuntimeOptions& options) {
 RuntimeCounts runtime_counts() {
   return runtime().counts();
 }
+void capture(cudaStream_t stream, bool captured) {
+  runtime().stream_of(stream)->captured = captured;
+}
 
 }  // namespace tributary::emulation
 
@@ -256,7 +274,7 @@ using tributary::emulation::runtime;
   if (cudaError_t failure; runtime().fails_at_once(failure)) return failure
 
 cudaError_t cudaGetLastError() {
-  return runtime().call();  // errors are not kept for later, unless they stay
+  return runtime().take_last();
 }
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorIllegalAddress ? "an illegal memory access was encountered" : "emulated failure";
@@ -281,7 +299,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
 cudaError_t cudaFree(void* memory) {
   const cudaError_t error = runtime().call();
   runtime().release(runtime().device_, memory);
-  return error;
+  return runtime().gave_back(error);
 }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   CALL;
@@ -290,7 +308,7 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
 cudaError_t cudaFreeHost(void* memory) {
   const cudaError_t error = runtime().call();
   runtime().release(runtime().pinned_, memory);
-  return error;
+  return runtime().gave_back(error);
 }
 cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
   CALL;
@@ -305,10 +323,28 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = runtime().make_stream();
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  CALL_THAT_FAILS_AT_ONCE;
+  *least = *greatest = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  return cudaStreamCreateWithFlags(stream, flags);
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const cudaError_t error = runtime().call();
   runtime().destroy_stream(stream);
-  return error;
+  return runtime().gave_back(error);
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  CALL_THAT_FAILS_AT_ONCE;
+  return runtime().stream_of(stream)->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  CALL_THAT_FAILS_AT_ONCE;
+  const bool captured = runtime().stream_of(stream)->captured;
+  *status = captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   CALL_THAT_FAILS_AT_ONCE;
@@ -328,7 +364,11 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   const cudaError_t error = runtime().call();
   runtime().destroy_event(event);
-  return error;
+  return runtime().gave_back(error);
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  CALL_THAT_FAILS_AT_ONCE;
+  return runtime().known(event)->completed == event->recorded ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   CALL_THAT_FAILS_AT_ONCE;
@@ -342,6 +382,24 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   CALL;
   return runtime().copy(to, from, bytes, kind, runtime().stream_of(stream));
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  CALL;
+  runtime().require_device(memory, bytes);
+  return runtime().enqueue(runtime().stream_of(stream), {.run = [=] { std::memset(memory, value, bytes); }});
+}
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
+  CALL_THAT_FAILS_AT_ONCE;
+  std::memcpy(handle, &memory, sizeof memory);
+  return cudaSuccess;
+}
+cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned) {
+  CALL_THAT_FAILS_AT_ONCE;
+  std::memcpy(memory, &handle, sizeof *memory);
+  return cudaSuccess;
+}
+cudaError_t cudaIpcCloseMemHandle(void*) {
+  return runtime().gave_back(runtime().call());
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   CALL;
