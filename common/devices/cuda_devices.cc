@@ -109,7 +109,7 @@ CudaSystem inspect_cuda() {
   cudaGetLastError();
   if (error != cudaSuccess || count == 0) {
     system.no_devices = why_none(error, system);
-    system.may_come = may_pass(error) || (error == cudaErrorNoDevice && devices_may_come());
+    system.may_come = may_pass(error);
     return system;
   }
   for (int i = 0; i < count; ++i) system.devices.push_back(inspect_device(i));

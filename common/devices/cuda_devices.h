@@ -64,10 +64,6 @@ std::string cuda_ipc_problem(int device);
 // slices, so a collective that waits for a part of itself crawls while a trainer computes.
 std::string mps_folder();
 
-// Returns whether a driver that shows no device (cudaErrorNoDevice) may show some soon: it lists GPUs in `gpus`, and no
-// CUDA_VISIBLE_DEVICES hides them. Their device nodes are not there yet.
-bool devices_may_come(const std::string& gpus = "/proc/driver/nvidia/gpus");
-
 // Returns the release of the kernel's driver module from /proc, without CUDA; empty if it is not loaded.
 std::string nvidia_driver_module();
 

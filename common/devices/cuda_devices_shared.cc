@@ -33,12 +33,6 @@ std::string mps_folder() {
   return std::filesystem::exists(folder + "/control", error) ? folder : std::string();
 }
 
-bool devices_may_come(const std::string& gpus) {
-  std::error_code error;
-  const bool lists_some = std::filesystem::directory_iterator(gpus, error) != std::filesystem::directory_iterator();
-  return lists_some && std::getenv("CUDA_VISIBLE_DEVICES") == nullptr;
-}
-
 void choose_cuda_settings() {
   for (const auto& [name, value] : {std::pair{"CUDA_MODULE_LOADING", "EAGER"},
                                     {"CUDA_DEVICE_MAX_CONNECTIONS", "32"},

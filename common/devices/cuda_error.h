@@ -38,8 +38,7 @@ constexpr bool ends_process(cudaError_t code) {
 }
 
 // Returns whether the driver is only not ready, or not ready again: a fabric manager or an MPS server comes up, or
-// another process has the device for itself. A later call, or a later process, may find the device. cudaErrorNoDevice
-// may pass, too, where the driver lists GPUs: devices_may_come() in common/devices/cuda_devices.h.
+// another process has the device for itself. A later call, or a later process, may find the device.
 constexpr bool may_pass(cudaError_t code) {
   switch (code) {
     case cudaErrorUnknown:  // /dev/nvidia-uvm is not there yet
