@@ -65,6 +65,8 @@ class AttachedJob {
   std::pair<JobId, ViewId> view() const;  // that it has or had a part in; 0: none
   bool takes_trainers() const { return !in<attached::Left>() && !over(); }
   bool joining() const { return in<attached::Joining>(); }
+  // The coordinator chooses, or has chosen, where a view begins by what this node has said that it keeps.
+  bool awaits_view() const { return joining() || in<attached::Agreeing>(); }
   // The coordinator answers a join. Is it one of this job's, or none in particular?
   bool asked(std::uint64_t join) const { return join == 0 || join == number_; }
   bool over() const { return in<attached::Over>(); }

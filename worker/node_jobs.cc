@@ -192,11 +192,12 @@ void NodeJobs::on(const PeerAddresses& m, std::uint64_t now_ms) {
 
 // A snapshot has everything up to that round: pushes up to it are not needed any more.
 void NodeJobs::on(const SnapshotCommit& m, std::uint64_t) {
-  const bool kept = std::ranges::any_of(jobs_, [&](const AttachedJob& one) {
+  const auto needs_ring = [&](const AttachedJob& one) {
     const auto job = one.running();
-    return job && job->view().job == m.job && job->spec().redo;
-  });
-  if (!kept) context_.redo.covered(m.job, m.round);
+    return job ? job->view().job == m.job && job->spec().redo
+               : one.awaits_view() && context_.redo.keeps(one.name(), m.job);
+  };
+  if (std::ranges::none_of(jobs_, needs_ring)) context_.redo.covered(m.job, m.round);
 }
 
 void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {

@@ -105,8 +105,9 @@ TEST_CASE("seeds beyond those that failed once come to their end") {
   // failed. 30480: a server that is brought up to the others ends with a loss. 72280: a node cuts the view that it
   // joins. 92717: a server that keeps less than the others. 84562: a load fails between views. 19781: a job that had
   // ended is restored. 21344: a job ends with the round of a snapshot that was named too late.
-  // 71487: the large part of what the first rank kept has to come before others get its whole state.
-  for (const std::uint64_t seed : {6490, 19781, 21344, 30480, 37200, 71487, 72280, 84562, 92717}) {
+  // 71487: the large part of what the first rank kept has to come before others get its whole state. 450809: the only
+  // copy of a part is on a server that is away. 510419: a snapshot is committed after nodes have said what they keep.
+  for (const std::uint64_t seed : {6490, 19781, 21344, 30480, 37200, 71487, 72280, 84562, 92717, 450809, 510419}) {
     const ClusterOutcome outcome = run_cluster(seed);
     CHECK_MESSAGE(outcome.ok, outcome.failure);
   }

@@ -113,6 +113,11 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
   return kept->second.ring;
 }
 
+bool RedoKeeper::keeps(const std::string& name, JobId job) const {
+  const auto kept = kept_.find(name);
+  return kept != kept_.end() && kept->second.ring->job() == job;
+}
+
 void RedoKeeper::covered(JobId job, Round round) {
   const auto kept = std::ranges::find_if(kept_, [&](const auto& entry) { return entry.second.ring->job() == job; });
   if (kept != kept_.end() && kept->second.ring->kept().last <= round) kept_.erase(kept);

@@ -38,7 +38,9 @@ class RedoKeeper {
   // REQUIRES: not busy().
   Result<std::shared_ptr<RedoRing>> begin(const JobConfig& config, NodeRank node, const Layout& layout,
                                           const JobWelcome& welcome, std::uint64_t now_ms);
-  // Drops a ring without later rounds: no view of the job is open, and a snapshot has everything up to that round.
+  bool keeps(const std::string& name, JobId job) const;
+  // Drops a ring without later rounds: no view of the job is open or awaited, and a snapshot has everything up to that
+  // round.
   void covered(JobId job, Round round);
   // Keeps the job's ring from ageing: the job has a view.
   void in_use(const std::string& job, std::uint64_t now_ms);

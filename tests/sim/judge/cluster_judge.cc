@@ -398,7 +398,9 @@ void ClusterJudge::server_ends(std::uint16_t shard, bool said) {
   told_lost_ |= said;
   // A view has opened since that begins with a snapshot: servers have dropped what they had.
   if (newest_ && !newest_->welcomed && newest_->kept.empty()) return;
-  if (known || !scenario_.calm || !synchronous() || !has_part(shard) || complete_ <= committed_.value) return;
+  // Where all have written a round that the record names, copies of it may still be on their way.
+  const Round safe = std::max(committed_, written());
+  if (known || !scenario_.calm || !synchronous() || !has_part(shard) || complete_ <= safe.value) return;
   const std::string what = in_words("round", complete_) + " is complete, and committed is " +
                            in_words("round", committed_.value) + " when " + in_words("server", shard) + " ends cleanly";
   // A view of other nodes that has opened since may have given up what only the nodes before could go on with.

@@ -496,6 +496,49 @@ TEST_CASE("a node joins anew when one of its trainers was replaced, also after a
   CHECK(node.lanes.opened() == 1);
 }
 
+TEST_CASE("a node that has said what it keeps still has it when a snapshot of all of it is committed before the view") {
+  struct : TrainerPort {
+    void send(TrainerId, const AttachMessage&, std::span<const int>) override {}
+  } trainers;
+  FakeNode node;  // its server does not run: the test has a job of its own
+  NodeJobs jobs({.max_memory = 64u << 20}, trainers, node.coordinator, node.lanes, quiet_logger());
+  std::uint64_t now = 1000;
+  const auto attach = [&](std::uint64_t id) {
+    AttachRequest request;
+    JobConfig config;
+    config.name = "a-job";
+    request.job_json = to_canonical_json(config);
+    request.world_size = request.local_world_size = 1;
+    request.tensors = small_model();
+    jobs.attach(TrainerId(id), request, 0, now);
+  };
+  const auto joins = [&] { return node.coordinator.all<JoinJob>(); };
+  attach(1);
+  REQUIRE(joins().size() == 1);
+  JobWelcome welcome = node.welcome_message();
+  welcome.redo = true;
+  jobs.on_control(welcome, now);
+  REQUIRE(node.lanes.opened() == 1);
+  jobs.on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(0), "a node is lost"}, now);
+  jobs.gone(TrainerId(1), now);
+  attach(2);
+  REQUIRE(joins().size() == 2);
+  REQUIRE(joins()[1].redo_job == JobId(99));
+  jobs.on_control(SnapshotCommit{JobId(99), Round(3)}, now);
+  const auto ask_again = [&] {
+    jobs.on_control(ControlError{ErrorCode::kUnavailable, "not now", "a-job"}, now);
+    for (int i = 0; i < 50; ++i) jobs.tick(now += 100);
+  };
+  ask_again();
+  REQUIRE(joins().size() > 2);
+  CHECK(joins().back().redo_job == JobId(99));
+  // Nobody waits for a view any more.
+  jobs.gone(TrainerId(2), now);
+  jobs.on_control(SnapshotCommit{JobId(99), Round(3)}, now);
+  attach(3);
+  CHECK(joins().back().redo_job == JobId());
+}
+
 TEST_CASE("a restarted coordinator ends running views and is joined again by waiting ones") {
   RunningNode node;
   auto sessions = node.sessions(1);
