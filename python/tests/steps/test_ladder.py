@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 import math
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from cluster import BIN, REPOSITORY
+from cluster import BIN, REPOSITORY, environment
 
 CHECK = REPOSITORY / "bench" / "gpu_check"
 DOCTEST_END = "echo '[doctest] test cases:  8 |  8 passed | 0 failed | 0 skipped'"
@@ -52,6 +53,13 @@ class Judgement(Parts):
         self.assertIn("loss 2.021, and 2 without", self.judged(loss=2.021))
         self.assertIn("loss nan", self.judged(loss=math.nan))
         self.assertIn("memory of the device, not of the host", self.judged(gradients="device"))
+
+    def test_two_ranks_are_compared_with_torchs_own(self) -> None:
+        paths = self.rungs.TORCH_PATHS.items()
+        ways = {way: {"step_ms": 1.0, "loss": 2.5, "gradients": path} for way, path in paths}
+        figures = {"gpt": {"ddp": {"loss": 2.0}, **ways, "step_ratio": dict.fromkeys(ways, 1.01)}}
+        outcome = self.rungs.judge_torch(self.steps.Outcome("passed", "", json.dumps(figures)))
+        self.assertIn("loss 2.5, and 2 without", outcome.reason)
 
     def test_parts_of_a_test_have_all_of_its_cases(self) -> None:
         def cases(program: str, chosen: str) -> list[str]:
@@ -162,6 +170,32 @@ class Climbing(Parts):
         self.assertEqual(climbed(60.0), ["there is none", "not asked for"])
         (left,) = asked
         self.assertLessEqual(left, 60.0)
+
+    def ladder(self, only: str | None = None) -> Any:
+        return self.steps.Ladder(self.folder, time.monotonic() + 600, 600.0, only, environment())
+
+    def kept(self) -> dict[str, bytes]:
+        """Files of the results."""
+        with tarfile.open(self.folder / "results.tar") as tar:
+            return {name: gzip.decompress(tar.extractfile(name).read()) for name in tar.getnames()}  # type: ignore[union-attr]
+
+    def test_mps_is_there_for_its_step_and_leaves_its_logs(self) -> None:
+        self.program(
+            "nvidia-cuda-mps-control",
+            """case "$1" in
+  -d) echo began >>"$CUDA_MPS_LOG_DIRECTORY/control.log"; sleep 300 & echo $! >"$CUDA_MPS_PIPE_DIRECTORY/pid" ;;
+  *) read word; echo "$word" >>"$CUDA_MPS_LOG_DIRECTORY/control.log"; kill "$(cat "$CUDA_MPS_PIPE_DIRECTORY/pid")" ;;
+esac""",
+        )
+        with mock.patch.dict(os.environ, {"PATH": f"{self.folder}:{os.environ['PATH']}"}):
+            command = ["sh", "-c", 'test -s "$CUDA_MPS_PIPE_DIRECTORY/pid" && echo step >>"$0/control.log"', "{logs}"]
+            step = self.rungs.under_mps(self.steps.Step("one", command))
+            if step.skipped(60.0):
+                self.skipTest(step.skipped(60.0))
+            ladder = self.ladder()
+            ladder.climb(self.steps.Rung("one", lambda: iter([step])))
+        self.assertEqual([said["status"] for said in ladder.steps], ["passed"])
+        self.assertEqual(self.kept()["one/logs/control.log.gz"].split(), [b"began", b"step", b"quit"])
 
     def program(self, name: str, body: str) -> None:
         (self.folder / name).write_text(f"#!/bin/sh\n{body}\n")
