@@ -28,6 +28,7 @@ CHUNKS_MIB = (1, 4, 16)
 RANKS = (1, 4)
 SHORT = ["--seconds", "1", "--slices", "2", "--no-ceiling"]
 LOSS_APART = 0.01  # relative
+CALM, LOST = "losses, calm", ("server", "worker", "trainer")  # by bench/torch_losses.py's --kill
 TORCH_PATHS = {"tributary": "device", "tributary-host": "host"}  # of gradients, by bench/torch_step.py's ways
 
 OWN_RUNGS = ("test_gpu_kernels", "test_gpu_node")
@@ -133,6 +134,7 @@ class Rungs:
         self.small = any(isinstance(gpu.get("memory_mib"), int) and gpu["memory_mib"] < 20_000 for gpu in gpus)
         self.known: dict[tuple[str, ...], str] = {}  # what programs list with --help
         self.torch_there: bool | None = None  # None: not asked yet
+        self.calm_digest = ""  # of the parameters after training that lost nothing
 
     def all(self) -> list[Rung]:
         return [
@@ -144,6 +146,7 @@ class Rungs:
             Rung("costs", lambda: self.bench("gpu-costs", {"": []})),
             Rung("speed", self.kernel_speed),
             Rung("torch", self.torch),
+            Rung("losses", self.losses),
             Rung("sanitizer", self.sanitizer),
             Rung("pipelines", self.other_pipelines),
         ]
@@ -235,6 +238,34 @@ class Rungs:
         yield step("resnet", "resnet")
         yield step("gpt, ranks 2", "gpt", 2, "torch, gpt")
         yield under_mps(step("gpt, MPS, ranks 2", "gpt", 2, "torch, gpt"))
+
+    def losses(self) -> Iterator[Step]:
+        """Training that loses a process ends with the calm training's parameters."""
+
+        def incomparable(_: float) -> str:
+            return "" if self.calm_digest else f"'{CALM}' has no digest to compare with"
+
+        calm = replace(self.torch_program(CALM, "torch_losses.py", []), judge=self.judge_losses)
+        yield calm
+        for lost in LOST:
+            command = [*calm.command, "--kill", lost]
+            yield replace(calm, name=f"losses, {lost}", command=command, skipped=either(calm.skipped, incomparable))
+
+    def judge_losses(self, outcome: Outcome) -> Outcome:
+        """Every run must have the calm run's digest, and gradients on the device."""
+        figures = last_object(outcome.text) if outcome.status == "passed" else None
+        if figures is None:
+            return outcome
+        killed, digest = figures["killed"], figures["digest"]
+        if killed is None:
+            self.calm_digest = digest
+        if digest != self.calm_digest:
+            reason = f"{killed} killed: digest {digest}, and {self.calm_digest} of the calm run"
+            return Outcome("failed", reason, outcome.text)
+        if figures["gradients"] != TORCH_PATHS["tributary"]:
+            reason = f"{killed or 'nothing'} killed: gradients went over memory of the {figures['gradients']}"
+            return Outcome("failed", f"{reason}, not of the {TORCH_PATHS['tributary']}", outcome.text)
+        return outcome
 
     def sanitizer(self) -> Iterator[Step]:
         sanitizer = shutil.which("compute-sanitizer", path=os.environ.get("PATH", "") + ":/usr/local/cuda/bin")
