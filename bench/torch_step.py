@@ -4,11 +4,11 @@
     bench/torch_step.py [--turns 3] [--steps 20] [--ranks 1] [--device cuda] [--models gpt,resnet] [--bin FOLDER]
 
 The ways run in turns, each time in new processes; one thread of a rank computes. One rank: plain torch and Tributary;
-several: DistributedDataParallel and FSDP2, both over gloo, and Tributary. With --device cuda Tributary runs twice: its
-worker lends memory of the GPU ("tributary"), or sees none ("tributary-host"). Prints one JSON object a line: as soon as
-a way's turn is over its figures, with "model", "way" and "turn"; at last the comparison. It has for each model and way
-the median over turns of rank 0's median step, of the processor time that it spends in it, and of its memory
-with AdamW (`peak_rss_mb` counts what is shared with the worker, gradients and parameters; `private_mb` does not;
+several: DistributedDataParallel and, without a GPU, FSDP2, both over gloo, and Tributary. With --device cuda Tributary
+runs twice: its worker lends memory of the GPU ("tributary"), or sees none ("tributary-host"). Prints one JSON object a
+line: as soon as a way's turn is over its figures, with "model", "way" and "turn"; at last the comparison. It has for
+each model and way the median over turns of rank 0's median step, of the processor time that it spends in it, and of its
+memory with AdamW (`peak_rss_mb` counts what is shared with the worker, gradients and parameters; `private_mb` does not;
 `device_mb` is torch's on the GPU), of the loss that gpt ends with on text held out; and how long a step is beside the
 first way's.
 """
@@ -36,7 +36,9 @@ KEPT = ("step_cpu_ms", "private_mb", "peak_rss_mb", "device_mb", "model_bytes")
 
 def ways(args: argparse.Namespace) -> list[str]:
     paths = [OURS, OURS_HOST] if args.device == "cuda" else [OURS]
-    return ["alone", *paths] if args.ranks == 1 else ["ddp", "fsdp2", *paths]
+    if args.ranks == 1:
+        return ["alone", *paths]
+    return ["ddp", *paths] if args.device == "cuda" else ["ddp", "fsdp2", *paths]
 
 
 def only_rank_sees_gpus(command: list[str], environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -44,6 +46,18 @@ def only_rank_sees_gpus(command: list[str], environment: dict[str, str]) -> tupl
     seen = environment.get("CUDA_VISIBLE_DEVICES")
     again = ["-u", "CUDA_VISIBLE_DEVICES"] if seen is None else [f"CUDA_VISIBLE_DEVICES={seen}"]
     return ["/usr/bin/env", *again, *command], {**environment, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def daemon_options(args: argparse.Namespace) -> list[str]:
+    """Options of `tributary run`: logs that are kept are at debug."""
+    return ["--log-level", "debug"] if args.base_dir else []
+
+
+def use_library_of(programs: Path) -> None:
+    """The library next to the folder of the programs, unless the environment names one."""
+    library = programs.parent / "lib" / "libtributary.so.1"
+    if library.exists():
+        os.environ.setdefault("TRIBUTARY_LIBRARY", str(library))
 
 
 def free_port() -> int:
@@ -85,10 +99,12 @@ def turn(model: str, how: str, args: argparse.Namespace) -> dict[str, Any]:
             command, base = only_rank_sees_gpus(command, base)
         if ours:
             launcher = [str(args.bin / "tributary"), "run", "--base-dir", f"{folder}/run"]
-            run([[*launcher, "--ranks-per-node", str(args.ranks), "--", *command]], [base], folder)
+            launcher += ["--ranks-per-node", str(args.ranks), *daemon_options(args)]
+            run([[*launcher, "--", *command]], [base], folder)
         else:
             place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(args.ranks)}
-            run([command] * args.ranks, [{**base, **place, "RANK": str(rank)} for rank in range(args.ranks)], folder)
+            ranks = [{**base, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(args.ranks)]
+            run([command] * args.ranks, ranks, folder)
         figures = dict(json.loads(Path(out).read_text()))
         spans = zip(figures["begin_ns"], figures["end_ns"])
         step_ms = 1e-6 * statistics.median(end - begin for begin, end in spans)
@@ -131,9 +147,7 @@ def main() -> None:
         "--base-dir", type=Path, help="an existing folder that keeps output and daemons' logs (default: keep nothing)"
     )
     args = parser.parse_args()
-    library = args.bin.parent / "lib" / "libtributary.so.1"
-    if library.exists():
-        os.environ.setdefault("TRIBUTARY_LIBRARY", str(library))
+    use_library_of(args.bin)
     results = {name: compare(name, args) for name in args.models.split(",")}
     print(json.dumps(results))
 

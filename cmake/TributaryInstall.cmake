@@ -2,7 +2,7 @@
 # 2.31 (TRIBUTARY_PORTABLE), or else not older than this machine's.
 #
 #   bin/      the programs             lib/       every shared library that they need, but glibc's and the driver's
-#   configs/  job and daemon files     bench/     gpu_check, torch_step.py, torch_rank.py
+#   configs/  job and daemon files     bench/     gpu_check, PyTorch's programs
 #   include/  tributary.h              examples/  programs that use it
 #   licences/ of the libraries         python/    the package, for bench/ (trainers install the wheel)
 #
@@ -68,10 +68,11 @@ function(tributary_install)
   install(PROGRAMS ${CMAKE_SOURCE_DIR}/bench/gpu_check DESTINATION bench)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/bench/gpu_ladder DESTINATION bench
     FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)
-  # A step of PyTorch looks for its models and the package next to its folder.
-  install(FILES ${CMAKE_SOURCE_DIR}/bench/torch_step.py ${CMAKE_SOURCE_DIR}/bench/torch_rank.py DESTINATION bench)
+  # Rungs of PyTorch look for their models and the package next to their folder.
+  install(FILES ${CMAKE_SOURCE_DIR}/bench/torch_step.py ${CMAKE_SOURCE_DIR}/bench/torch_rank.py
+    ${CMAKE_SOURCE_DIR}/bench/torch_losses.py ${CMAKE_SOURCE_DIR}/bench/gpt_rank.py DESTINATION bench)
   install(FILES ${CMAKE_SOURCE_DIR}/examples/byte_gpt.py ${CMAKE_SOURCE_DIR}/examples/fashion_resnet.py
-    ${CMAKE_SOURCE_DIR}/examples/rank_device.py DESTINATION examples)
+    ${CMAKE_SOURCE_DIR}/examples/gpt.py ${CMAKE_SOURCE_DIR}/examples/rank_device.py DESTINATION examples)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/python/tributary DESTINATION python
     FILES_MATCHING PATTERN "*.py" PATTERN "py.typed" PATTERN "__pycache__" EXCLUDE)
   install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md DESTINATION .)

@@ -73,30 +73,34 @@ def mps_runs() -> bool:
 
 
 @contextmanager
-def mps() -> Iterator[tuple[dict[str, str], str]]:
-    """A daemon of MPS for programs with this environment; or why there is none."""
+def mps(logs: Path) -> Iterator[tuple[dict[str, str], str]]:
+    """A daemon of MPS for programs with this environment, which logs to that folder; or why there is none."""
     control = shutil.which("nvidia-cuda-mps-control")
     if control is None:
         yield {}, "nvidia-cuda-mps-control is not on PATH"
         return
-    with tempfile.TemporaryDirectory(prefix="mps-") as folder:
-        own = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        environment = {**os.environ, **own}
+    with tempfile.TemporaryDirectory(prefix="mps-") as folder:  # its sockets' paths must be short
+        own = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": str(logs)}
 
         def ask(command: list[str], words: str) -> str:
             try:
-                done = subprocess.run(
-                    command,
-                    env=environment,
-                    input=words,
-                    text=True,
-                    capture_output=True,
-                    timeout=CONTROL_S,
-                    check=False,
-                )
+                # A daemon would keep a pipe open.
+                with open(Path(folder, "said"), "w+", encoding="utf-8", errors="replace") as said:
+                    done = subprocess.run(
+                        command,
+                        env={**os.environ, **own},
+                        input=words,
+                        text=True,
+                        stdout=said,
+                        stderr=said,
+                        timeout=CONTROL_S,
+                        check=False,
+                    )
+                    said.seek(0)
+                    answer = said.read().strip()
             except (OSError, subprocess.TimeoutExpired) as error:
                 return str(error)
-            return "" if done.returncode == 0 else f"{' '.join(command[1:])}: {done.stderr.strip()}".strip()
+            return "" if done.returncode == 0 else f"{' '.join(command[1:])}: {answer}".strip()
 
         problem = ask([control, "-d"], "")
         try:

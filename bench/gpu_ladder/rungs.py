@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from gpu_ladder.machine import mps, mps_runs, said_by
-from gpu_ladder.steps import LOGS, Outcome, Rung, Step, last_object
+from gpu_ladder.steps import LOGS, Figures, Outcome, Rung, Step, last_object
 
 TEST_LIMIT_S, TORCH_LIMIT_S, SANITIZER_LIMIT_S = 150.0, 240.0, 120.0
 IMPORT_S = 90.0  # for torch, from a disk that has not been read yet
@@ -28,6 +28,7 @@ CHUNKS_MIB = (1, 4, 16)
 RANKS = (1, 4)
 SHORT = ["--seconds", "1", "--slices", "2", "--no-ceiling"]
 LOSS_APART = 0.01  # relative
+CALM, LOST = "losses, calm", ("server", "worker", "trainer")  # by bench/torch_losses.py's --kill
 TORCH_PATHS = {"tributary": "device", "tributary-host": "host"}  # of gradients, by bench/torch_step.py's ways
 
 OWN_RUNGS = ("test_gpu_kernels", "test_gpu_node")
@@ -98,7 +99,8 @@ def judge_torch(outcome: Outcome) -> Outcome:
     """Gradients must have gone either way, and the GPT must end in plain torch's loss."""
     figures = last_object(outcome.text) if outcome.status == "passed" else None
     for run in (figures or {}).values():
-        alone = run["alone"].get("loss")  # of what it learns; none of noise
+        baseline = run["alone"] if "alone" in run else run["ddp"]  # of one rank; of several
+        alone = baseline.get("loss")  # of what it learns; none of noise
         for way, path in TORCH_PATHS.items():
             ours = run[way]
             if ours["gradients"] != path:
@@ -114,6 +116,15 @@ def either(first: Callable[[float], str], second: Callable[[float], str]) -> Cal
     return lambda left: first(left) or second(left)
 
 
+def under_mps(step: Step) -> Step:
+    """The step with a daemon of MPS that is there for this step alone."""
+
+    def runs(_: float) -> str:
+        return "MPS runs on this machine: the steps before had it, too" if mps_runs() else ""
+
+    return replace(step, around=mps, skipped=either(step.skipped, runs))
+
+
 class Rungs:
     """The ladder for the programs in `bin_dir`, on a machine with these GPUs."""
 
@@ -123,6 +134,7 @@ class Rungs:
         self.small = any(isinstance(gpu.get("memory_mib"), int) and gpu["memory_mib"] < 20_000 for gpu in gpus)
         self.known: dict[tuple[str, ...], str] = {}  # what programs list with --help
         self.torch_there: bool | None = None  # None: not asked yet
+        self.calm_digest = ""  # of the parameters after training that lost nothing
 
     def all(self) -> list[Rung]:
         return [
@@ -134,6 +146,7 @@ class Rungs:
             Rung("costs", lambda: self.bench("gpu-costs", {"": []})),
             Rung("speed", self.kernel_speed),
             Rung("torch", self.torch),
+            Rung("losses", self.losses),
             Rung("sanitizer", self.sanitizer),
             Rung("pipelines", self.other_pipelines),
         ]
@@ -199,21 +212,60 @@ class Rungs:
         powers = (18, 26 if self.small else 28)
         yield from self.bench("gpu-kernels", {f"2^{power} values": ["--elements", str(2**power)] for power in powers})
 
-    def torch(self) -> Iterator[Step]:
-        program = Path(__file__).resolve().parents[1] / "torch_step.py"
+    def torch_program(self, name: str, program: str, options: Sequence[str], figures: Figures = last_object) -> Step:
+        path = Path(__file__).resolve().parents[1] / program
 
         def missing(left: float) -> str:
-            if not program.exists():
-                return f"{program} is not there"
+            if not path.exists():
+                return f"{path} is not there"
             if self.torch_there is None:
                 asked = "import torch; print(torch.cuda.is_available())"
                 self.torch_there = said_by([sys.executable, "-c", asked], min(IMPORT_S, left)).strip() == "True"
             return "" if self.torch_there else f"{sys.executable} has no torch with CUDA"
 
-        for model in ("gpt", "resnet"):
-            command = [sys.executable, str(program), "--device", "cuda", "--turns", "1", "--bin", str(self.bin_dir)]
-            command += ["--models", model, "--base-dir", LOGS]
-            yield Step(f"torch, {model}", command, torch_figures, judge_torch, TORCH_LIMIT_S, skipped=missing)
+        command = [sys.executable, str(path), *options, "--bin", str(self.bin_dir), "--base-dir", LOGS]
+        return Step(name, command, figures, skipped=missing)
+
+    def torch(self) -> Iterator[Step]:
+        """One rank; and two, which share a machine's only GPU, with and without MPS."""
+
+        def step(name: str, model: str, ranks: int = 1, needs: str = "") -> Step:
+            options = ["--device", "cuda", "--turns", "1", "--models", model, "--ranks", str(ranks)]
+            made = self.torch_program(f"torch, {name}", "torch_step.py", options, torch_figures)
+            return replace(made, judge=judge_torch, limit_s=TORCH_LIMIT_S, needs=needs)
+
+        yield step("gpt", "gpt")
+        yield step("resnet", "resnet")
+        yield step("gpt, ranks 2", "gpt", 2, "torch, gpt")
+        yield under_mps(step("gpt, MPS, ranks 2", "gpt", 2, "torch, gpt"))
+
+    def losses(self) -> Iterator[Step]:
+        """Training that loses a process ends with the calm training's parameters."""
+
+        def incomparable(_: float) -> str:
+            return "" if self.calm_digest else f"'{CALM}' has no digest to compare with"
+
+        calm = replace(self.torch_program(CALM, "torch_losses.py", []), judge=self.judge_losses)
+        yield calm
+        for lost in LOST:
+            command = [*calm.command, "--kill", lost]
+            yield replace(calm, name=f"losses, {lost}", command=command, skipped=either(calm.skipped, incomparable))
+
+    def judge_losses(self, outcome: Outcome) -> Outcome:
+        """Every run must have the calm run's digest, and gradients on the device."""
+        figures = last_object(outcome.text) if outcome.status == "passed" else None
+        if figures is None:
+            return outcome
+        killed, digest = figures["killed"], figures["digest"]
+        if killed is None:
+            self.calm_digest = digest
+        if digest != self.calm_digest:
+            reason = f"{killed} killed: digest {digest}, and {self.calm_digest} of the calm run"
+            return Outcome("failed", reason, outcome.text)
+        if figures["gradients"] != TORCH_PATHS["tributary"]:
+            reason = f"{killed or 'nothing'} killed: gradients went over memory of the {figures['gradients']}"
+            return Outcome("failed", f"{reason}, not of the {TORCH_PATHS['tributary']}", outcome.text)
+        return outcome
 
     def sanitizer(self) -> Iterator[Step]:
         sanitizer = shutil.which("compute-sanitizer", path=os.environ.get("PATH", "") + ":/usr/local/cuda/bin")
@@ -246,13 +298,9 @@ class Rungs:
             ]
             for encoding, chunk, ranks in shapes
         }
-        under_mps = {
+        shared = {
             f"MPS, ranks {ranks}": ["--transport", "shm", "--ranks-per-node", str(ranks), *SHORT] for ranks in (1, 2)
         }
-
-        def runs(_: float) -> str:
-            return "MPS runs on this machine: the steps before had it, too" if mps_runs() else ""
-
-        for step in self.bench(PIPELINE, under_mps, FIRST_PIPELINE):
-            yield replace(step, around=mps, skipped=either(step.skipped, runs))
+        for step in self.bench(PIPELINE, shared, FIRST_PIPELINE):
+            yield under_mps(step)
         yield from self.bench(PIPELINE, variants, FIRST_PIPELINE)

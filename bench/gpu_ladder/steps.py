@@ -49,7 +49,7 @@ class Outcome:
 Surroundings = tuple[dict[str, str], str]
 
 
-def as_it_is() -> AbstractContextManager[Surroundings]:
+def as_it_is(_: Path) -> AbstractContextManager[Surroundings]:
     return nullcontext(({}, ""))
 
 
@@ -75,7 +75,7 @@ class Step:
     figures: Figures = last_object
     judge: Callable[[Outcome], Outcome] = as_it_ended
     limit_s: float = 60.0
-    around: Callable[[], AbstractContextManager[Surroundings]] = as_it_is
+    around: Callable[[Path], AbstractContextManager[Surroundings]] = as_it_is  # takes the folder that LOGS stands for
     needs: str = ""  # a step that must not have failed
     # Why it is not run. Called only if the step is asked for, with the seconds that the budget leaves.
     skipped: Callable[[float], str] = wanted
@@ -167,15 +167,22 @@ class Ladder:
             raise processes.Interrupted(processes.interrupted())
 
     def attempt(self, step: Step, limit_s: float) -> Outcome:
-        with step.around() as (more, problem):
-            if problem:
-                return Outcome("skipped", problem)
-            say(f"== {step.name}")
-            self.running = step.name
-            self.show()
-            outcome = step.judge(self.run(step, more, limit_s))
-            self.running = ""
-            return outcome
+        folder = Path(tempfile.mkdtemp(prefix="gpu-check-running-"))
+        logs = folder / "logs"
+        logs.mkdir()
+        try:
+            with step.around(logs) as (more, problem):
+                if problem:
+                    return Outcome("skipped", problem)
+                say(f"== {step.name}")
+                self.running = step.name
+                self.show()
+                outcome = step.judge(self.run(step, more, limit_s, folder))
+                self.running = ""
+                return outcome
+        finally:
+            self.results.add_folder(f"{file_name(step.name)}/logs", logs)
+            shutil.rmtree(folder, ignore_errors=True)
 
     def add(self, rung: str, step: Step, outcome: Outcome, seconds: float) -> None:
         said: dict[str, Any] = {"rung": rung, "name": step.name, "status": outcome.status, "seconds": round(seconds, 3)}
@@ -196,12 +203,9 @@ class Ladder:
         self.results.add(f"{file_name(step.name)}/step.json", json.dumps(said).encode())
         self.show()
 
-    def run(self, step: Step, more: dict[str, str], limit_s: float) -> Outcome:
+    def run(self, step: Step, more: dict[str, str], limit_s: float, folder: Path) -> Outcome:
         """In a process group of its own, so that whatever it started does not outlive its time either."""
-        folder = Path(tempfile.mkdtemp(prefix="gpu-check-running-"))
-        logs = folder / "logs"
-        logs.mkdir()
-        printed, noise = folder / "printed", folder / "noise"
+        logs, printed, noise = folder / "logs", folder / "printed", folder / "noise"
         command = [word.replace(LOGS, str(logs)) for word in step.command]
         stands = ""
         # Libraries of NVIDIA write there, too.
@@ -218,7 +222,6 @@ class Ladder:
                     preexec_fn=processes.end_with_parent,
                 )
             except OSError as error:
-                shutil.rmtree(folder, ignore_errors=True)
                 return Outcome("failed", f"cannot be started: {error}")
             try:
                 with processes.interruptible():
@@ -237,10 +240,8 @@ class Ladder:
         self.results.add(f"{name}/command.txt", (" ".join(command) + "\n").encode())
         self.results.add(f"{name}/printed.txt", text.encode())
         self.results.add(f"{name}/noise.txt", noise.read_bytes())
-        self.results.add_folder(f"{name}/logs", logs)
         if stands:
             self.results.add(f"{name}/threads.txt", stands.encode())
-        shutil.rmtree(folder, ignore_errors=True)
         if not reason:
             return Outcome("passed", "", text)
         said = [line for line in both.splitlines() if line.strip()][-KEPT_LINES:]

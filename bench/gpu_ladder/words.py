@@ -28,7 +28,14 @@ def in_words(result: dict[str, Any]) -> str:
     if facts["gpus"]:
         lines.append("MPS runs" if facts["mps"] else "MPS does not run: processes of a GPU take turns")
     figures = {step["name"]: step["figures"] for step in result["steps"] if isinstance(step.get("figures"), dict)}
-    for part in (doctor_in_words, costs_in_words, kernels_in_words, pipelines_in_words, torch_in_words):
+    for part in (
+        doctor_in_words,
+        costs_in_words,
+        kernels_in_words,
+        pipelines_in_words,
+        torch_in_words,
+        losses_in_words,
+    ):
         try:
             lines += part(figures)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -116,4 +123,16 @@ def torch_in_words(figures: dict[str, Any]) -> list[str]:
                     f"{name}: a step {run[way]['step_ms']:.2f} ms, {ratio:.3f} of one without Tributary; "
                     f"gradients over memory of the {run[way]['gradients']}"
                 )
+    return lines
+
+
+def losses_in_words(figures: dict[str, Any]) -> list[str]:
+    calm = figures.get("losses, calm", {}).get("digest")
+    lines = []
+    for name, run in figures.items():
+        if not name.startswith("losses, ") or run["killed"] is None:
+            continue
+        bits = "the calm run's bits" if run["digest"] == calm else "other bits than the calm run's"
+        when = f"killed after round {run['at_round']}, the next step {run['next_step_s']:.2f} s later"
+        lines.append(f"{name}: {run['killed']} {when}, {bits} after {run['rounds']} rounds")
     return lines

@@ -23,12 +23,12 @@ TEST_CASE("the bundle is small enough, holds all it needs, and trains in an empt
       last_line(run_script({"make_bundle.sh", std::filesystem::path(TRIBUTARY_BIN_DIR).parent_path(), dir / "out"}));
   REQUIRE(std::filesystem::is_regular_file(archive));
   const std::filesystem::path folder = archive.substr(0, archive.rfind("-linux-"));
-  for (const char* file :
-       {"include/tributary.h", "lib/libtributary.so", "lib/libtributary.so.1",
-        "lib/cmake/Tributary/TributaryConfig.cmake", "lib/pkgconfig/tributary.pc", "sbom.cdx.json",
-        // A step of PyTorch, with its models and the package.
-        "bench/torch_step.py", "bench/torch_rank.py", "examples/byte_gpt.py", "examples/fashion_resnet.py",
-        "examples/rank_device.py", "python/tributary/torch/__init__.py"}) {
+  for (const char* file : {"include/tributary.h", "lib/libtributary.so", "lib/libtributary.so.1",
+                           "lib/cmake/Tributary/TributaryConfig.cmake", "lib/pkgconfig/tributary.pc", "sbom.cdx.json",
+                           // Programs of PyTorch, with their models and the package.
+                           "bench/torch_step.py", "bench/torch_rank.py", "bench/torch_losses.py", "bench/gpt_rank.py",
+                           "examples/byte_gpt.py", "examples/gpt.py", "examples/fashion_resnet.py",
+                           "examples/rank_device.py", "python/tributary/torch/__init__.py"}) {
     INFO(file);
     CHECK(std::filesystem::is_regular_file(folder / file));
   }

@@ -53,8 +53,9 @@ TEST_CASE("run trains with a command of one's own to the bits of up, and passes 
   const std::string job_file = write_job(dir, {.name = "run"});
   const std::string reference = standalone_digest(dir, job_file, 4);
   {
-    Call call(dir, run(dir, with(two_by_two_options(), {"--json"}), train(job_file)));
+    Call call(dir, run(dir, with(two_by_two_options(), {"--json", "--log-level", "debug"}), train(job_file)));
     REQUIRE(call.wait() == 0);
+    CHECK(contains(contents(dir / "run/server-1.toml"), "level = \"debug\""));
     const auto json = nlohmann::json::parse(call.out());
     CHECK(json.at("digest") == reference);
     CHECK(json.at("result").at("rank") == 0);

@@ -1,7 +1,11 @@
-"""bench/gpu_check: its judgement on figures, its page, and its end by a signal. Nothing needs a GPU or a build."""
+"""bench/gpu_check: its judgement on figures, its page, its end by a signal, and losses. Nothing needs a GPU.
+
+Losses need a build; they are tried on the processors.
+"""
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 import math
@@ -13,11 +17,12 @@ import tarfile
 import tempfile
 import time
 import unittest
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from cluster import BIN, REPOSITORY
+from cluster import BIN, REPOSITORY, environment, not_built
 
 CHECK = REPOSITORY / "bench" / "gpu_check"
 DOCTEST_END = "echo '[doctest] test cases:  8 |  8 passed | 0 failed | 0 skipped'"
@@ -52,6 +57,30 @@ class Judgement(Parts):
         self.assertIn("loss 2.021, and 2 without", self.judged(loss=2.021))
         self.assertIn("loss nan", self.judged(loss=math.nan))
         self.assertIn("memory of the device, not of the host", self.judged(gradients="device"))
+
+    def test_two_ranks_are_compared_with_torchs_own(self) -> None:
+        paths = self.rungs.TORCH_PATHS.items()
+        ways = {way: {"step_ms": 1.0, "loss": 2.5, "gradients": path} for way, path in paths}
+        figures = {"gpt": {"ddp": {"loss": 2.0}, **ways, "step_ratio": dict.fromkeys(ways, 1.01)}}
+        outcome = self.rungs.judge_torch(self.steps.Outcome("passed", "", json.dumps(figures)))
+        self.assertIn("loss 2.5, and 2 without", outcome.reason)
+
+    def test_a_loss_that_changes_bits_or_leaves_the_device_is_named(self) -> None:
+        rungs = self.rungs.Rungs(Path("nowhere"), [])
+
+        def judged(killed: str | None, digest: str, gradients: str = "device") -> str:
+            said = {"killed": killed, "digest": digest, "gradients": gradients}
+            return str(rungs.judge_losses(self.steps.Outcome("passed", "", json.dumps(said))).reason)
+
+        self.assertEqual(judged(None, "a1"), "")
+        self.assertEqual(judged("server 0", "a1"), "")
+        self.assertEqual(judged("worker 1", "b2"), "worker 1 killed: digest b2, and a1 of the calm run")
+        self.assertIn(
+            "trainer 1 killed: gradients went over memory of the device and host, not of the device",
+            judged("trainer 1", "a1", "device and host"),
+        )
+        failed = self.steps.Outcome("failed", "exit status 1", "")
+        self.assertIs(rungs.judge_losses(failed), failed)
 
     def test_parts_of_a_test_have_all_of_its_cases(self) -> None:
         def cases(program: str, chosen: str) -> list[str]:
@@ -104,6 +133,22 @@ class Page(Parts):
         self.assertIn("each way, 0.50 of the echo; of a chunk", self.pipeline(ratio_to_ceiling=0.5))
         link = {"device_to_host_gb_per_s": 19.0, "host_to_device_gb_per_s": 25.0}
         self.assertIn("each way, 0.50 of bare copies; of a chunk", self.pipeline(ratio_to_ceiling=0.0, link=link))
+
+    def test_losses_have_a_row_each(self) -> None:
+        lost = {"digest": "a1", "rounds": 121, "at_round": 20, "next_step_s": 0.254}
+        figures = {
+            "losses, calm": {"killed": None, "digest": "a1", "rounds": 121},
+            "losses, server": {**lost, "killed": "server 0"},
+            "losses, worker": {**lost, "killed": "worker 1", "digest": "b2"},
+        }
+        when = "killed after round 20, the next step 0.25 s later"
+        self.assertEqual(
+            self.words.losses_in_words(figures),
+            [
+                f"losses, server: server 0 {when}, the calm run's bits after 121 rounds",
+                f"losses, worker: worker 1 {when}, other bits than the calm run's after 121 rounds",
+            ],
+        )
 
     def test_kernels_are_slow_only_with_many_values(self) -> None:
         bench = {"copy_gb_per_s": 4000, "results": [{"kernel": "one", "one_pass": True, "ratio": 0.5}]}
@@ -162,6 +207,73 @@ class Climbing(Parts):
         self.assertEqual(climbed(60.0), ["there is none", "not asked for"])
         (left,) = asked
         self.assertLessEqual(left, 60.0)
+
+    def ladder(self, only: str | None = None) -> Any:
+        return self.steps.Ladder(self.folder, time.monotonic() + 600, 600.0, only, environment())
+
+    def kept(self) -> dict[str, bytes]:
+        """Files of the results."""
+        with tarfile.open(self.folder / "results.tar") as tar:
+            return {name: gzip.decompress(tar.extractfile(name).read()) for name in tar.getnames()}  # type: ignore[union-attr]
+
+    def test_mps_is_there_for_its_step_and_leaves_its_logs(self) -> None:
+        self.program(
+            "nvidia-cuda-mps-control",
+            """case "$1" in
+  -d) echo began >>"$CUDA_MPS_LOG_DIRECTORY/control.log"; sleep 300 & echo $! >"$CUDA_MPS_PIPE_DIRECTORY/pid" ;;
+  *) read word; echo "$word" >>"$CUDA_MPS_LOG_DIRECTORY/control.log"; kill "$(cat "$CUDA_MPS_PIPE_DIRECTORY/pid")" ;;
+esac""",
+        )
+        with mock.patch.dict(os.environ, {"PATH": f"{self.folder}:{os.environ['PATH']}"}):
+            command = ["sh", "-c", 'test -s "$CUDA_MPS_PIPE_DIRECTORY/pid" && echo step >>"$0/control.log"', "{logs}"]
+            step = self.rungs.under_mps(self.steps.Step("one", command))
+            if step.skipped(60.0):
+                self.skipTest(step.skipped(60.0))
+            ladder = self.ladder()
+            ladder.climb(self.steps.Rung("one", lambda: iter([step])))
+        self.assertEqual([said["status"] for said in ladder.steps], ["passed"])
+        self.assertEqual(self.kept()["one/logs/control.log.gz"].split(), [b"began", b"step", b"quit"])
+
+    def test_losses_without_a_device_are_skipped(self) -> None:
+        ladder = self.ladder()
+        with mock.patch.object(self.rungs, "said_by", return_value="False\n"):
+            ladder.climb(self.steps.Rung("losses", self.rungs.Rungs(BIN, []).losses))
+        self.assertEqual(
+            [(said["name"], said["status"], said["reason"]) for said in ladder.steps],
+            [
+                (f"losses, {lost}", "skipped", f"{sys.executable} has no torch with CUDA")
+                for lost in ("calm", "server", "worker", "trainer")
+            ],
+        )
+
+    def test_losses_without_a_calm_run_are_skipped(self) -> None:
+        ladder = self.ladder("losses, server")
+        with mock.patch.object(self.rungs, "said_by", return_value="True\n"):
+            ladder.climb(self.steps.Rung("losses", self.rungs.Rungs(BIN, []).losses))
+        self.assertEqual(ladder.steps[1]["reason"], "'losses, calm' has no digest to compare with")
+
+    @unittest.skipIf(bool(not_built()), not_built())
+    def test_losses_on_the_processors_end_with_the_calm_runs_bits(self) -> None:
+        def steps() -> Any:
+            for step in self.rungs.Rungs(BIN, []).losses():
+                yield replace(step, command=[*step.command, "--bytes", "32768"], limit_s=300.0)
+
+        ladder = self.ladder()
+        with (
+            mock.patch.object(self.rungs, "said_by", return_value="True\n"),
+            mock.patch.dict(self.rungs.TORCH_PATHS, {"tributary": "host"}),
+        ):
+            ladder.climb(self.steps.Rung("losses", steps))
+        self.assertEqual([said.get("reason", "") for said in ladder.steps], [""] * 4)
+        figures = {said["name"]: said["figures"] for said in ladder.steps}
+        killed = [None, "server 0", "worker 1", "trainer 1"]
+        self.assertEqual([run["killed"] for run in figures.values()], killed)
+        self.assertEqual(len({run["digest"] for run in figures.values()}), 1)
+        for line in self.words.losses_in_words(figures):
+            self.assertIn("the calm run's bits", line)
+        kept = self.kept()
+        self.assertIn(b'level = "debug"', kept["losses-worker/logs/run/worker-1.toml.gz"])
+        self.assertIn("losses-worker/logs/run/logs/worker-1.log.gz", kept)
 
     def program(self, name: str, body: str) -> None:
         (self.folder / name).write_text(f"#!/bin/sh\n{body}\n")

@@ -41,6 +41,9 @@ void add_local_run_options(CliCommand command, LocalRunOptions& options, const s
       ->check(in_range(1u, static_cast<std::uint32_t>(kMaxAttachTimeout.count())));
   command->add_flag("--fresh", cluster.fresh, "remove what an earlier run left in the base folder, and start over");
   add_secure(command, cluster.secure);
+  command->add_option("--log-level", cluster.log_level, "of the daemons")
+      ->check(one_of({"trace", "debug", "info", "warn", "error"}))
+      ->capture_default_str();
   command->add_flag("--keep-running", options.keep_running, "leave the daemons running after the job until Ctrl-C");
   command->add_flag("--json", options.json, "print the result as one JSON object");
 }
